@@ -79,6 +79,11 @@ class TokenSplitter {
         tokens_(state.graph, state.plan.data.context > 0) {}
 
   void run() {
+    if (strategy_.share == "documents" && state_.plan.data.capacity == 0)
+      throw plan_error(
+          "share = \"documents\" divides packed documents; the data of this plan are none (pack = "
+          "\"documents\")",
+          strategy_.site);
     split_inputs();
     follows_ = std::ranges::any_of(state_.graph.nodes, [](const Node& node) { return is_view(*node.op); });
     const std::vector<Node> nodes = std::move(state_.graph.nodes);
@@ -182,6 +187,7 @@ class TokenSplitter {
         std::none_of(node.outputs.begin(), node.outputs.end(), splits))
       return add(std::move(node));
     const OpDef* const op = node.op;
+    if (strategy_.share == "documents") require_any_share(node);
     if (op == &ops::attend) return add_attend(std::move(node));
     if (op == &ops::attention) {
       node.op = &ops::ring_attention;
@@ -208,6 +214,23 @@ class TokenSplitter {
     places.inputs = {rows.outputs[0], node.inputs[2]};
     add(std::move(rows));
     add(std::move(places));
+  }
+
+  // Rejects ops that compute the positions of a rank's tokens from its index.
+  void require_any_share(const Node& node) const {
+    const OpDef& op = *node.op;
+    const bool counts = &op == &ops::attention || &op == &ops::rotary || &op == &ops::dropout ||
+                        &op == &ops::positions || &op == &ops::write_rows ||
+                        (&op == &ops::embedding && node.inputs.size() > 2);
+    if (!counts) return;
+    throw plan_error(
+        fmt::format("share = \"documents\" gives the ranks of axis '{}' other tokens in each sample, and {} "
+                    "takes a token's position from its place: {}",
+                    axis_, op.name,
+                    &op == &ops::attention ? "write documents = batch.documents"
+                    : &op == &ops::dropout ? "use share = \"zigzag\""
+                                           : "use batch.positions"),
+        node.site);
   }
 
   // Attention inside documents: a rank's queries attend to the keys of all ranks in the order of the stream (Llama Team
@@ -241,7 +264,10 @@ class TokenSplitter {
     TensorType whole = value(id).type, pieces = whole;
     pieces.shape.insert(pieces.shape.begin(), ranks_);
     whole.shape[1] *= ranks_;
-    Value order{"documents.order", {Dtype::i32, {whole.shape[0], whole.shape[1]}}, ValueKind::input};
+    Value order;
+    order.name = "documents.order";
+    order.type = {Dtype::i32, {whole.shape[0], whole.shape[1]}};
+    order.kind = ValueKind::input;
     order.site = node.site;
     const ValueId gathered = emit(node, ops::all_gather, {id}, gather, pieces);
     const ValueId joined = emit(node, ops::join_pieces, {gathered}, join, whole);

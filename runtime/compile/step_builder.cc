@@ -143,6 +143,7 @@ void StepBuilder::next_batch() {
     if (strategy.splits == Splits::tokens && state_.plan.mesh.size(strategy.axes.front()) > 1) {
       op.attrs.set("tokens_axis", strategy.axes.front());
       op.attrs.set("chunks", int64_t{2});
+      if (strategy.share == "documents") op.attrs.set("token_shares", strategy.share);
     }
   Table<ValueId, char> read(state_.graph.values.size(), 0);
   for (CallId call : state_.graph.calls.ids())

@@ -121,16 +121,18 @@ class NextBatch final : public Kernel {
     samples_->add(weights);
     const std::string path = samples_->path(*targets);
     Shares& shares = shares_.emplace_back(Shares{&*targets, dtype, at, std::move(all), std::move(weights), {}, {}});
-    shares.count.emplace(SampleReaders{[this, &shares](const std::string&, int64_t sample, std::vector<int32_t>& ids) {
-                                         ids.resize(shares.all_targets.per_sample);
-                                         samples_->fill({&shares.all_targets, 1}, 0, sample, {ids.data()});
-                                       },
-                                       [this, &shares](const std::string&, int64_t sample, std::vector<double>& out) {
-                                         samples_->fill({&shares.all_weights, 1}, 0, sample, {out.data()});
-                                         if (source_.kind == "random")
-                                           for (double& weight : out) weight = std::abs(weight);
-                                       }},
-                         of, by, whole, path);
+    SampleReaders readers;
+    readers.ids = [this, &shares](const std::string&, int64_t sample, std::vector<int32_t>& ids) {
+      ids.resize(shares.all_targets.per_sample);
+      samples_->fill({&shares.all_targets, 1}, 0, sample, {ids.data()});
+    };
+    readers.weights = [this, &shares](const std::string&, int64_t sample, std::vector<double>& out) {
+      samples_->fill({&shares.all_weights, 1}, 0, sample, {out.data()});
+      if (source_.kind == "random")
+        for (double& weight : out) weight = std::abs(weight);
+    };
+    readers.count = [this, &shares](int64_t sample) { return samples_->counted_targets(shares.all_targets, sample); };
+    shares.count.emplace(std::move(readers), of, by, whole, path);
   }
 
   void fill(int64_t batch, const std::vector<void*>& to) {

@@ -50,6 +50,13 @@ class DocumentsSource final : public SampleSource {
     return sum;
   }
 
+  std::optional<int64_t> counted_targets(const BatchOutput& targets, int64_t sample) override {
+    if (targets.ignored && *targets.ignored >= 0) return std::nullopt;  // a token may be an ignored id
+    int64_t count = 0;
+    for (const DocumentRun& run : packed_.stream(stream_of(sample))) count += run.length - 1;
+    return count;
+  }
+
   std::string path(const BatchOutput&) const override { return files_.place(0).path; }
 
  private:

@@ -73,6 +73,8 @@ class SampleSource {
   // Writes sample `sample` of each output to slot `slot` of the output's tensor in `to`. One thread at a time.
   virtual void fill(std::span<const BatchOutput> outputs, int64_t slot, int64_t sample,
                     const std::vector<void*>& to) = 0;
+  // Returns the number of targets of the sample that are not kIgnoredTarget, if no token has to be read for it.
+  virtual std::optional<int64_t> counted_targets(const BatchOutput&, int64_t /*sample*/) { return std::nullopt; }
   // Divides the tokens of a sample over `ranks` ranks by the cost of their attention. Returns their positions, those of
   // the first rank first, each rank's in order.
   virtual std::vector<int64_t> shares(int64_t sample, int64_t ranks);

@@ -22,7 +22,8 @@ local function plan(data, more)
 end
 
 function cases.longer_than_the_capacity()
-  return plan(lines { capacity = 32 }, { model = prun.models.gpt { vocab = 256, layers = 1, width = 8, heads = 1, context = 32 } })
+  local small = prun.models.gpt { vocab = 256, layers = 1, width = 8, heads = 1, context = 32 }
+  return plan(lines { capacity = 32 }, { model = small })
 end
 function cases.no_document_ends() return plan(lines { eot = 0 }) end
 function cases.eot_beyond_vocab() return plan(lines { eot = 256 }) end
@@ -34,7 +35,9 @@ function cases.long_without_pack()
 end
 function cases.context_with_pack() return plan(lines { context = 64 }) end
 function cases.document_end_with_pack() return plan(lines { document_end = 10 }) end
-function cases.no_such_rule() return plan(lines { long = "cut" }) end
+function cases.no_such_rule()
+  return plan(prun.data.bytes { path = "text/sample.txt", batch = 4, pack = "documents", eot = 10, long = "cut" })
+end
 function cases.all_batches() return plan(lines {}, { eval = prun.eval { every = 1, batches = "all" } }) end
 function cases.few_positions()
   local function model(batch)
@@ -54,8 +57,42 @@ function cases.arrays_have_no_documents()
     end,
   })
 end
+function cases.text_without_pack()
+  return plan(prun.data.bytes { path = "text/sample.txt", batch = 4 }, {
+    model = prun.model("positions", { context = 8 }, function(_, batch)
+      return prun.losses.cross_entropy(nn.linear("up", nn.embedding(batch.positions, nn.parameter("w", { 8, 8 })), 256),
+        batch.targets)
+    end) {},
+  })
+end
 function cases.arrays_do_not_pack()
   return plan(prun.data.arrays { x = "tests/errors/files/x.npy", batch = 2, pack = "documents" })
+end
+
+local function divided(data, model)
+  return prun.plan {
+    mesh = prun.mesh { cp = prun.world }, model = model or gpt, data = data, optimizer = prun.sgd {},
+    strategy = { prun.context_parallel { share = "documents" } },
+  }
+end
+function cases.share_without_documents() return divided(prun.data.bytes { path = "text/sample.txt", batch = 4 }) end
+function cases.share_and_dropout()
+  local options = { vocab = 256, layers = 1, width = 8, heads = 1, context = 64, dropout = 0.1 }
+  return divided(lines {}, prun.models.gpt(options))
+end
+function cases.share_and_whole_streams()
+  return divided(lines { capacity = 64 }, function(batch)
+    local x = nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 8 }))
+    local y = nn.linear("out", nn.attention(nn.linear("qkv", x, 24), 1), 256)
+    return prun.losses.cross_entropy(y, batch.targets)
+  end)
+end
+function cases.share_and_a_window()
+  return divided(lines { capacity = 64 }, function(batch)
+    local x = nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 8 }))
+    local seen = nn.attention(nn.linear("qkv", x, 24), 1, { documents = batch.documents, window = 4 })
+    return prun.losses.cross_entropy(nn.linear("out", seen, 256), batch.targets)
+  end)
 end
 
 return cases[arg.case]()
