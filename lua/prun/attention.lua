@@ -116,7 +116,11 @@ local function by_scores(opt)
     in_heads(opt.v, shared, opt.heads)
   local scores = arithmetic.matmul(q * (opt.scale or 1 / math.sqrt(graph.last_dim(q))), k, { transpose_b = true })
   if opt.softcap then scores = graph.op("tanh", { scores * (1 / opt.softcap) }) * opt.softcap end
-  if opt.bias then scores = scores + opt.bias end
+  if opt.bias then
+    local shape = opt.bias.shape
+    while #shape < 4 do table.insert(shape, 1, 1) end
+    scores = scores + views.reshape(opt.bias, shape)
+  end
   if opt.mask then
     local mask = opt.mask
     if #mask.shape == 2 then mask = views.unsqueeze(views.unsqueeze(mask, 1), 1)
@@ -125,7 +129,11 @@ local function by_scores(opt)
   end
   local attrs = { causal = opt.causal and 1 or nil, window = opt.window }
   local weights = graph.op("softmax", { scores }, attrs, "softmax")
-  if opt.dropout > 0 then weights = require("prun.nn").dropout(weights, opt.dropout) end
+  if opt.dropout > 0 then
+    local length, keys = weights.shape[3], weights.shape[4]
+    weights = require("prun.nn").dropout(views.flatten(weights, 1, 2), opt.dropout)
+    weights = views.reshape(weights, { -1, opt.heads, length, keys })
+  end
   local y = views.transpose(arithmetic.matmul(weights, v), 1, 2)
   return views.flatten(y, 2, 3)
 end
