@@ -33,7 +33,7 @@ local rules = {
   { name = "softcap", kind = "number", above = 0, optional = true,
     help = "scores become softcap · tanh(score / softcap), as in Gemma 2" },
   { name = "bias", kind = "tensor", optional = true,
-    help = "added to the scores, broadcast to [B, heads, T, S], such as relative positions" },
+    help = "added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]" },
   { name = "dropout", kind = "number", least = 0, below = 1, default = 0.0, help = "share of the weights to zero" },
 }
 
@@ -125,7 +125,11 @@ local function by_scores(opt)
   end
   local attrs = { causal = opt.causal and 1 or nil, window = opt.window }
   local weights = graph.op("softmax", { scores }, attrs, "softmax")
-  if opt.dropout > 0 then weights = require("prun.nn").dropout(weights, opt.dropout) end
+  if opt.dropout > 0 then
+    local length, keys = weights.shape[3], weights.shape[4]
+    weights = require("prun.nn").dropout(views.flatten(weights, 1, 2), opt.dropout)
+    weights = views.reshape(weights, { -1, opt.heads, length, keys })
+  end
   local y = views.transpose(arithmetic.matmul(weights, v), 1, 2)
   return views.flatten(y, 2, 3)
 end
