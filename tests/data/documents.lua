@@ -62,7 +62,7 @@ return prun.plan {
     prun.pipeline { axis = "pp", schedule = arg.schedule }, prun.context_parallel { axis = "cp", share = arg.share },
     prun.tensor_parallel { axis = "tp" }, zero[arg.zero] { axis = "dp" },
   },
-  optimizer = prun.adamw { lr = arg.lr },
+  optimizer = prun.sgd { lr = arg.lr },
   micro     = arg.micro,
   steps     = arg.steps,
   seed      = arg.seed,
