@@ -117,6 +117,7 @@ class Recorder final : public GradientBuilder {
     const Attrs& forward = current_->attrs;
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
+    read.reserve(inputs.size());
     for (const ValueId input : inputs) read.push_back(graph_.values[input].type);
     if (op_cost(op, read, types, attrs).model == 0) return;
     if (forward.has("routed")) attrs.set("routed", forward.number("routed"));
