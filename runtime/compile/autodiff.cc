@@ -84,7 +84,12 @@ class Recorder final : public GradientBuilder {
       const std::vector<ValueId> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
       const size_t before = state_.backward.size();
-      node->op->derive(*this, NodeView{inputs, outputs, attrs});
+      try {
+        node->op->derive(*this, NodeView{inputs, outputs, attrs});
+      } catch (const Error& error) {
+        if (error.site()) throw;
+        throw plan_error(error.message(), node->site);
+      }
       const bool all = std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) { return wants(input); });
       for (size_t n = before; n < state_.backward.size() && !all; ++n)
         maybe_unwanted.insert(state_.backward[n].outputs.begin(), state_.backward[n].outputs.end());
@@ -117,6 +122,7 @@ class Recorder final : public GradientBuilder {
     const Attrs& forward = current_->attrs;
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
+    read.reserve(inputs.size());
     for (const ValueId input : inputs) read.push_back(graph_.values[input].type);
     if (op_cost(op, read, types, attrs).model == 0) return;
     if (forward.has("routed")) attrs.set("routed", forward.number("routed"));

@@ -186,9 +186,12 @@ class TokenSplitter {
     if (std::none_of(node.inputs.begin(), node.inputs.end(), splits) &&
         std::none_of(node.outputs.begin(), node.outputs.end(), splits))
       return add(std::move(node));
+    if (node.op == &ops::attend && splits(node.inputs[1])) {
+      if (stays_in_documents(node)) return add_attend(std::move(node));
+      join_qkv(node);
+    }
     const OpDef* const op = node.op;
     if (strategy_.share == "documents") require_any_share(node);
-    if (op == &ops::attend) return add_attend(std::move(node));
     if (op == &ops::attention) {
       node.op = &ops::ring_attention;
       own_tokens(node.attrs);
@@ -233,15 +236,14 @@ class TokenSplitter {
         node.site);
   }
 
+  bool stays_in_documents(const Node& node) {
+    return node.attrs.integer("spans") != 0 && value(node.inputs[3]).kind == ValueKind::input &&
+           value(node.inputs[3]).name == "documents" && node.attrs.integer("masked") == 0 && !node.attrs.has("window");
+  }
+
   // Attention inside documents: a rank's queries attend to the keys of all ranks in the order of the stream (Llama Team
   // 2024, "The Llama 3 Herd of Models", section 3.3.2). Their gradients are reduce-scattered.
   void add_attend(Node node) {
-    const bool spans = node.attrs.integer("spans") != 0 && value(node.inputs[3]).kind == ValueKind::input;
-    if (!spans || node.attrs.has("window") || node.attrs.integer("masked") != 0)
-      throw plan_error(fmt::format("axis '{}' splits the tokens of this attention, which works for documents = "
-                                   "batch.documents without mask and window, and for a fused qkv without options",
-                                   axis_),
-                       node.site);
     for (const size_t i : {1, 2}) node.inputs[i] = in_stream_order(node, node.inputs[i]);
     if (node.attrs.integer("causal") != 0) {
       Value seen = value(node.inputs[3]);
@@ -293,6 +295,37 @@ class TokenSplitter {
       state_.graph.values.push_back(std::move(input));
     }
     return *known;
+  }
+
+  // Replaces an attention with separate q, k and v by one with a fused qkv, which ring attention can compute. Refuses
+  // the rules that a ring does not know.
+  void join_qkv(Node& node) {
+    for (const auto& [rule, shown] : {std::pair{"masked", "a mask"},
+                                      {"window", "a window"},
+                                      {"spans", "documents that are computed"},
+                                      {"softcap", "a softcap"},
+                                      {"scale", "a scale"}})
+      if (node.attrs.has(rule))
+        throw plan_error(fmt::format("an attention with {} sees the tokens of one rank only, and axis '{}' of {} ranks "
+                                     "splits them; a ring of ranks computes attention without it",
+                                     shown, axis_, ranks_),
+                         node.site);
+    if (value(node.inputs[1]).type.shape != value(node.inputs[2]).type.shape)
+      throw plan_error(
+          fmt::format("the heads of k and v differ in size, and axis '{}' of {} ranks splits their tokens; "
+                      "a ring of ranks passes heads of one size",
+                      axis_, ranks_),
+          node.site);
+    Node join{&ops::concat, node.inputs, {state_.graph.values.next()}, {}, node.call, node.site};
+    join.attrs.set("dim", int64_t{2});
+    Value qkv = value(node.outputs[0]);
+    qkv.name += ".qkv";
+    state_.graph.values.push_back(std::move(qkv));
+    tokens_dim_.resize(state_.graph.values.size(), -1);
+    tokens_dim_[join.outputs[0]] = 1;
+    node.op = &ops::attention;
+    node.inputs = join.outputs;
+    add(std::move(join));
   }
 
   static std::string without(const std::string& axes, const std::string& axis) {
