@@ -261,6 +261,7 @@ class TokenSplitter {
     Attrs gather, join, again;
     for (Attrs* attrs : {&gather, &join, &again}) attrs->set("again", int64_t{1});  // backward gathers again
     gather.set("axis", axis_);
+    again.set("tokens_axis", axis_);
     join.set("pieces", ranks_);
     join.set("dim", int64_t{1});
     TensorType whole = value(id).type, pieces = whole;
