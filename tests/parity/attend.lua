@@ -12,7 +12,8 @@ local width, heads, size, context = 32, 4, 8, 12
 local rules = {
   plain = {}, all = { causal = false }, window = { window = 3 }, far = { causal = false, window = 4 },
   softcap = { softcap = 0.3, scale = 0.7 }, mask = {}, padding = { causal = false }, cross = { causal = false },
-  value = {}, bias = {}, dropout = { dropout = 0.25 }, fused = {}, norms = {},
+  value = {}, bias = {}, dropout = { dropout = 0.25 }, fused = {}, norms = {}, sliced = { window = 5 },
+  joined = { window = 5 },
 }
 
 local function options(batch, q, k, v)
@@ -29,6 +30,13 @@ local function options(batch, q, k, v)
 end
 
 local function attention(batch, x, other)
+  if arg.form == "sliced" or arg.form == "joined" then
+    local blocks = { heads * size, arg.kv * size, arg.kv * size }
+    local qkv = nn.linear("qkv", x, (heads + 2 * arg.kv) * size, { blocks = blocks })
+    if arg.form == "sliced" then return nn.attention(qkv, heads, { kv_heads = arg.kv, window = 5 }) end
+    local q, k, v = nn.split(qkv, blocks, -1)
+    return nn.attention(options(batch, q, k, v))
+  end
   local q = nn.linear("q", x, heads * size)
   local k = nn.linear("k", other, arg.kv * size)
   local v = nn.linear("v", other, arg.kv * (arg.form == "value" and 12 or size))
@@ -71,7 +79,7 @@ elseif arg.dp > 1 then
   strategies[#strategies + 1] = prun.ddp { axis = "dp" }
 end
 if arg.tp > 1 then
-  strategies[#strategies + 1] = prun.tensor_parallel { axis = "tp", column = { "q", "k", "v" }, row = { "o" } }
+  strategies[#strategies + 1] = prun.tensor_parallel { axis = "tp", column = { "q", "k", "v", "qkv" }, row = { "o" } }
 end
 if arg.cp > 1 then strategies[#strategies + 1] = prun.context_parallel { axis = "cp" } end
 

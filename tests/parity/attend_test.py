@@ -95,6 +95,13 @@ class Attend(unittest.TestCase):
     def test_equals_a_fused_qkv(self):
         self.close(self.losses(form="plain", kv=2), self.losses(form="fused", kv=2), 1e-12)
 
+    def test_a_fused_qkv_with_rules(self):
+        """Each rank has its part of q, of k and of v: slices and concatenations keep them apart."""
+        self.same_on([{"tp": 2}, {"dp": 2, "tp": 2, "zero": 3}], form="fused", kv=2)
+        for kv in (2, 4):
+            self.same_on([{"tp": 2}, {"dp": 2, "zero": 3, "pp": 2}], form="sliced", kv=kv)
+        self.close(self.losses(form="sliced", kv=2), self.losses(form="joined", kv=2), 1e-12)
+
     def test_over_a_ring(self):
         self.same_on([{"cp": 2}, {"cp": 3, "dp": 2, "zero": 3}, {"cp": 2, "tp": 2}], form="plain", kv=2)
         self.same_on([{"cp": 2}], form="all")
