@@ -159,7 +159,10 @@ class Documents(unittest.TestCase):
 
 
 MESHES = [{}, {"micro": 4}, {"dp": 2, "micro": 2}, {"dp": 4, "zero": 3}, {"tp": 2}, {"pp": 2, "micro": 4},
-          {"dp": 2, "zero": 1, "tp": 2, "micro": 2}, {"pp": 2, "dp": 2, "zero": 3, "micro": 2, "schedule": "zb_h1"}]
+          {"dp": 2, "zero": 1, "tp": 2, "micro": 2}, {"pp": 2, "dp": 2, "zero": 3, "micro": 2, "schedule": "zb_h1"},
+          {"cp": 2}, {"cp": 4, "share": "documents", "micro": 2}, {"dp": 2, "cp": 2, "zero": 3, "share": "documents"},
+          {"cp": 2, "tp": 2, "share": "documents"}, {"pp": 2, "cp": 2, "micro": 2, "share": "documents"},
+          {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "micro": 2, "share": "documents"}]
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[2:])
