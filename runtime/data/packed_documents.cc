@@ -44,7 +44,7 @@ std::vector<int64_t> best_fit(const std::vector<DocumentRun>& documents, int64_t
 }  // namespace
 
 DocumentScan::DocumentScan(const DataFiles& files, const DataSource& source)
-    : files_(files), document_end_(source.document_end), at_(source.first) {
+    : files_(files), document_end_(source.document_end), at_(source.first), buffered_(at_) {
   end_ = source.count > 0 ? std::min(files.count(), source.first + source.count) : files.count();
 }
 

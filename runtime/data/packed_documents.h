@@ -30,8 +30,8 @@ class DocumentScan {
 
  private:
   const DataFiles& files_;
-  int64_t document_end_, at_, end_;   // token that ends a document; next token of the part; end of the part
-  int64_t buffered_ = 0, count_ = 0;  // first buffered token and the number of them
+  int64_t document_end_, at_, buffered_;  // token that ends a document; next token; first buffered token
+  int64_t end_ = 0, count_ = 0;           // end of the part; number of buffered tokens
   bool found_end_ = false;
   std::vector<std::byte> buffer_;
 };

@@ -150,6 +150,55 @@ class Documents(unittest.TestCase):
             with self.subTest(mesh=mesh):
                 self.same(self.trained(encoder=True, **mesh), alone)
 
+    def test_a_resumed_run_reads_the_streams_that_follow(self):
+        """Two steps of four streams are an epoch; the run ends in the middle of the second one."""
+        whole = self.trained(batch=4, steps=5)
+        half = {"batch": 4, "steps": 3}
+        for order, same in (("epochs", True), ("random", False)):
+            losses, _ = self.trained(**half, order=order)
+            (self.assertEqual if same else self.assertNotEqual)(losses, whole[0][:3])
+        self.trained(**half)
+        shutil.copytree(self.folder / "checkpoint", self.folder / "half", dirs_exist_ok=True)
+        rest, weights = self.trained("--resume", self.folder / "half", *EXACT, batch=4, steps=5, dp=2)
+        self.same((rest, weights), (whole[0][3:], whole[1]))
+        for changed, text in (({"long": "split"}, 'samples are documents that end with 5, long = "split", and were '
+                                                  'documents that end with 5, long = "error"'),
+                              ({"eot": 6, "long": "split"}, "samples are documents that end with 6")):
+            done = self.prun(PLAN, "--resume", self.folder / "half", *EXACT, code=16, **{**half, **changed})
+            self.assertIn(text, done.stderr)
+
+    def test_long_documents(self):
+        """Pieces of a long document are documents; a truncated one ends at the capacity."""
+        draw = random.Random(3)
+        long = [draw.randrange(6, VOCAB) for _ in range(2 * CAPACITY + 9)] + [END]
+        pieces = [long[:CAPACITY], long[CAPACITY:2 * CAPACITY], long[2 * CAPACITY:]]
+        self.write_tokens("long.bin", [self.documents[0], long])
+        self.addCleanup(self.write_alone, self.documents)
+        for rule, alone in (("split", pieces), ("truncate", pieces[:1])):
+            alone = [self.documents[0], *alone]
+            self.write_alone(alone)
+            expected = self.trained(alone=True, batch=len(alone), steps=2)
+            streams = streams_of(map(len, alone))
+            self.same(self.trained(path="long.bin", long=rule, batch=streams, steps=2), expected)
+
+    def test_evaluations_are_those_of_one_rank(self):
+        losses = [self.evaluated(**mesh) for mesh in ({}, {"dp": 2, "micro": 2}, {"cp": 2, "share": "documents"})]
+        for found in losses[1:]:
+            self.assertLess(abs(found - losses[0]), 1e-12 * losses[0])
+
+    def evaluated(self, **settings):
+        metrics = self.folder / "m"
+        metrics.unlink(missing_ok=True)
+        ranks = math.prod(settings.get(axis, 1) for axis in ("dp", "cp"))
+        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, *EXACT, batch=4, steps=1, eval=2, **settings)
+        [loss] = [row["eval_loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "eval_loss" in row]
+        return loss
+
+    def test_a_step_without_targets_is_an_error(self):
+        self.write_tokens("ends.bin", [[END]] * 100)
+        done = self.prun(PLAN, *EXACT, code=2, path="ends.bin", batch=2)
+        self.assertIn("ends.bin: none of the 64 targets of step 1 counts in the loss", done.stderr)
+
     def test_built_in_models(self):
         for model in ("gpt", "llama"):
             alone = self.alone(model=model)

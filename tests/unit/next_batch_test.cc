@@ -334,7 +334,9 @@ TEST(DocumentLayout, SharesCostTheSame) {
       double cost = 0;
       for (int64_t i = rank * held; i < (rank + 1) * held; ++i) {
         cost += static_cast<double>(tokens[i] + 1 - runs[2 * tokens[i]]);
-        if (i > rank * held) ASSERT_GT(tokens[i], tokens[i - 1]);
+        if (i > rank * held) {
+          ASSERT_GT(tokens[i], tokens[i - 1]);
+        }
       }
       most = std::max(most, cost), all += cost;
     }
