@@ -3,7 +3,7 @@
 // these is the op attention. Only the log-sum-exp of each row is retained, as there.
 //
 // Query t attends to the keys [first, end) in which all rules agree: causal, window, and the row of `spans` of its
-// token. Of these it attends to the keys for which the mask is not 0. A query without keys has the result 0.
+// token. A mask then removes the keys where it is 0. A query without keys has the result 0.
 #include <fmt/format.h>
 
 #include <algorithm>
