@@ -85,6 +85,7 @@
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
+---@field share? string a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside documents costs the same, for packed data (default 'zigzag')
 ---@class prun.cosine.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
@@ -105,8 +106,12 @@
 ---@field batch integer samples in a step, over all ranks
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
----@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
+---@field order? string random (default): with repetition; epochs (default with pack): every sample once per epoch
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
+---@field pack? string documents: a sample is a stream of whole documents, each as if it stood alone
+---@field eot? integer with pack: the token that ends a document
+---@field capacity? integer with pack: tokens of a stream; by default the model's context
+---@field long? string with pack: rule for documents longer than the capacity; by default an error
 ---@class prun.data.feed.options
 ---@field batch integer samples in a step, over all ranks
 ---@field name string name of the feed, which the feeder uses, too; or the path of its ring
@@ -125,8 +130,12 @@
 ---@field dtype? string of the ids; by default what a header says, or uint16
 ---@field context? integer tokens in a sample; by default the model's
 ---@field vocab? integer a larger id is an error; by default the model's
----@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
+---@field order? string random (default): with repetition; epochs (default with pack): every sample once per epoch
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
+---@field pack? string documents: a sample is a stream of whole documents, each as if it stood alone
+---@field eot? integer with pack: the token that ends a document
+---@field capacity? integer with pack: tokens of a stream; by default the model's context
+---@field long? string with pack: rule for documents longer than the capacity; by default an error
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
@@ -280,6 +289,27 @@
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
 ---@field kernel? string what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
+---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
+---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
+---@field window? integer a query sees only keys less than this many tokens away
+---@field scale? number of the scores; by default 1 / sqrt(size)
+---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
+---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
+---@field dropout? number share of the weights to zero (default 0)
+---@class prun.nn.attention.separate.options
+---@field q prun.Tensor queries, [B, T, heads · size]
+---@field k prun.Tensor keys, [B, S, kv_heads · size]
+---@field v prun.Tensor values, [B, S, kv_heads · size of a value]
+---@field heads integer of the queries
+---@field kv_heads? integer heads of keys and of values; by default as many
+---@field causal? boolean a token sees those before it and itself; by default true if T is S
+---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
+---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
+---@field window? integer a query sees only keys less than this many tokens away
+---@field scale? number of the scores; by default 1 / sqrt(size)
+---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
+---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
+---@field dropout? number share of the weights to zero (default 0)
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
