@@ -117,8 +117,8 @@ nn.rmsnorm = word("rmsnorm", { name, x, eps }, function(layer, input, added)
 end)
 
 -- nn.attention(qkv, heads, { kv_heads = 2 }) of queries, keys and values side by side, [B, T, (heads + 2·kv_heads) ·
--- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size))·v,
--- [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
+-- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size)) ·
+-- v, [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
 nn.attention = require "prun.attention"
 
 -- x [B, T, heads·size .. ]: rotates the pairs (i, i + size/2) of each head by the token's position. Heads after the
