@@ -102,6 +102,9 @@ void view(Distributor& d, const Node& node) {
     tokens = tokens || d.is_tokens(input);
   }
   if (!split) return d.keep(std::move(copy), {});
+  if (node.op == &ops::gather_rows && d.placement(node.inputs[1]) == Placement{} &&
+      d.placement(node.inputs[0]).dim >= std::ssize(d.type(node.inputs[1]).shape))
+    return d.keep(std::move(copy), d.placement(node.inputs[0]));  // the ranks have columns of the rows
   const Shape x = whole_of(d, node.inputs[0]);
   const int dim = d.placement(node.inputs[0]).dim;
   std::optional<int> to;

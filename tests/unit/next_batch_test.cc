@@ -12,6 +12,7 @@
 
 #include "data/data_files.h"
 #include "device/ids.h"
+#include "exec/batch/document_layout.h"
 #include "exec/host_ops.h"
 #include "exec/read_ahead.h"
 #include "ir/ops.h"
@@ -313,6 +314,34 @@ TEST(ReadAhead, WhatIsSlowStandsInNobodysWay) {
   slow.set_value();
   ahead.take(1, {&out});
   EXPECT_EQ(out, 1);
+}
+
+// A stream of 4096 tokens: one document of half of it, and short ones.
+TEST(DocumentLayout, SharesCostTheSame) {
+  DocumentLayout layout;
+  layout.clear(4096);
+  layout.add(2048);
+  for (int64_t length = 7; layout.size() + length < 4096; length = length * 5 % 331 + 1) layout.add(length);
+  layout.pad();
+  std::vector<int32_t> runs(2 * 4096);
+  layout.fill({"documents", Dtype::i32, 2 * 4096, 0}, runs.data());
+  for (const int64_t ranks : {2, 4, 8}) {
+    const std::vector<int64_t> tokens = layout.shares(ranks);
+    EXPECT_EQ(std::set<int64_t>(tokens.begin(), tokens.end()).size(), 4096);
+    const int64_t held = 4096 / ranks;
+    double most = 0, all = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      double cost = 0;
+      for (int64_t i = rank * held; i < (rank + 1) * held; ++i) {
+        cost += static_cast<double>(tokens[i] + 1 - runs[2 * tokens[i]]);
+        if (i > rank * held) {
+          ASSERT_GT(tokens[i], tokens[i - 1]);
+        }
+      }
+      most = std::max(most, cost), all += cost;
+    }
+    EXPECT_LT(most, 1.05 * all / static_cast<double>(ranks)) << ranks;
+  }
 }
 
 TEST(Ids, ThoseWithoutARowAreRefused) {
