@@ -134,11 +134,13 @@ nn.attention = word("attention", {
 end)
 
 -- x [B, T, heads·size .. ]: rotates the pairs (i, i + size/2) of each head by the token's position. Heads after the
--- first `heads` are unchanged, so that q and k of a fused qkv are rotated in one op.
+-- first `heads` are unchanged, so that q and k of a fused qkv are rotated in one op. With `part` the pairs are
+-- (i, i + part/2), the angles base^(-2i/part), and the other elements of a head are unchanged.
 nn.rotary = word("rotary", {
   x, options = {
     size("size", "elements of a head; even"),
     size("heads", "how many to turn, from the first; by default all", { optional = true }),
+    size("part", "elements of a head that turn, from the first; even; by default all", { optional = true }),
     { name = "base", kind = "number", default = 10000.0, above = 0, help = "pair i turns by base^(-2i/size) a token" },
     { name = "scaling", kind = "text", default = "none", choices = { "none", "linear", "llama3" },
       help = "of the angles, for contexts longer than the original one" },
@@ -151,6 +153,7 @@ nn.rotary = word("rotary", {
 }, function(input, opt)
   local heads = opt.heads or graph.last_dim(input) // opt.size
   local attrs = { size = opt.size, heads = heads, base = opt.base }
+  if opt.part and opt.part ~= opt.size then attrs.part = opt.part end
   if opt.scaling ~= "none" then attrs.scaling, attrs.factor = opt.scaling, opt.factor end
   if opt.scaling == "llama3" then
     for _, key in ipairs { "low_freq_factor", "high_freq_factor", "original_context" } do attrs[key] = opt[key] end

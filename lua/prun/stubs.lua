@@ -308,6 +308,7 @@
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
+---@field part? integer elements of a head that turn, from the first; even; by default all
 ---@field base? number pair i turns by base^(-2i/size) a token (default 10000)
 ---@field scaling? string of the angles, for contexts longer than the original one (default 'none')
 ---@field factor? number of scalings: angles become smaller by it (default 1)

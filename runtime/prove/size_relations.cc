@@ -201,7 +201,10 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
     if (!group) continue;
     for (const char* name : kHeadAttrs)
       change(node.attrs, name, [&](int64_t heads) { return small_of(sizes.heads[*group], heads); });
+    const int64_t whole = node.attrs.integer("size");
     change(node.attrs, "size", [&](int64_t size) { return small_of(sizes.head_sizes[*group], size); });
+    const int64_t small = node.attrs.integer("size");
+    change(node.attrs, "part", [&](int64_t part) { return std::max<int64_t>(2, part * small / whole / 2 * 2); });
   }
   for (Value& value : graph.values) each_dim(value, [&](int64_t& dim) { dim = small_of(sizes.dims, dim); });
   infer_types(graph);

@@ -40,6 +40,12 @@ std::vector<Case> attention_cases() {
       attrs.set("inverse", 1);
       f.add("rotary back, in place", {"rotary x > x", attrs});
       if (size == 2) continue;
+      for (int64_t part : {size / 2 / 2 * 2, size - 2}) {
+        attrs.set("part", part);
+        f.add("rotary of a part", {"rotary x > y", attrs});
+        f.add("rotary of a part, in place", {"rotary x > x", attrs});
+      }
+      attrs.set("part", size);
       attrs.set("scaling", "linear");
       attrs.set("factor", 2.5);
       f.add("rotary, linear scaling", {"rotary x > y", attrs});
@@ -75,6 +81,9 @@ std::vector<Case> decode_cases() {
     f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
     f.add("rotary_at", {"rotary_at qkv at > turned", turns});
     f.add("rotary_at in place", {"rotary_at qkv at > qkv", turns});
+    Attrs partly = turns;
+    partly.set("part", std::max<int64_t>(2, s.size / 4 * 2));
+    f.add("rotary_at of a part", {"rotary_at qkv at > turned", partly});
     Attrs scaled = turns;
     for (const auto& [name, value] :
          {std::pair{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 3.0}, {"original_context", 40.0}})

@@ -261,6 +261,7 @@ std::vector<Case> layer_cases() {
       {"rmsnorm, only gamma", "rmsnorm", {unwanted({3, 5}), {{5}}}},
       {"rotary", "rotary", {{{2, 3, 13 * 4}}}, rotated(9)},
       {"rotary back", "rotary", {{{2, 3, 4}}}, make_attrs({{"size", 4}, {"heads", 1}, {"inverse", 1}})},
+      {"rotary of a part", "rotary", {{{2, 3, 3 * 8 + 2 * 8}}}, make_attrs({{"size", 8}, {"heads", 3}, {"part", 6}})},
       {"rotary, scaled", "rotary", {{{2, 3, 8}}}, llama3_scaled()},
       {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", 2}})},
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},

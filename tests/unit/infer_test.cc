@@ -154,6 +154,7 @@ TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 3)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 8)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(4, 4)), expected());
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, attrs({{"heads", 2}, {"size", 4}, {"part", 3}})), expected());
   auto scaled = [](const char* scaling, double low) {
     return attrs({{"heads", 2},
                   {"size", 4},

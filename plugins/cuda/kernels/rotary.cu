@@ -48,15 +48,24 @@ std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half
 }
 
 struct Rotary {
-  int64_t rows, width, half, heads;
+  int64_t rows, width, size, half, heads;
   explicit Rotary(const OpView& view)
       : rows(view.read(0).shape.rows()),
         width(view.read(0).shape.last()),
-        half(view.integer("size") / 2),
+        size(view.integer("size")),
+        half(view.integer("part", size) / 2),
         heads(view.integer("heads")) {
-    view.expect(half > 0 && heads * 2 * half <= width, std::to_string(heads) + " heads of " + std::to_string(2 * half) +
-                                                           " in " + shape_text(view.read(0).shape));
+    view.expect(half > 0 && 2 * half <= size && heads * size <= width,
+                std::to_string(heads) + " heads of " + std::to_string(size) + " in " + shape_text(view.read(0).shape));
     view.expect_count(view.write(0), rows * width);
+  }
+  __host__ __device__ int64_t kept() const { return width - 2 * heads * half; }
+  // Returns the column of the i-th element of a row that is not rotated.
+  __device__ __forceinline__ int64_t kept_column(int64_t i) const {
+    const int64_t rest = size - 2 * half;  // of a head
+    if (i >= heads * rest) return 2 * heads * half + i;
+    const int64_t head = i / rest;
+    return (head + 1) * 2 * half + i;
   }
 };
 
@@ -64,17 +73,16 @@ struct Rotary {
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     turn(const T* x, T* y, const float* angles, Rotary r, int64_t length, float sign) {
-  const int64_t turned = r.heads * 2 * r.half;
-  const int64_t packs = turned / 2 / N, items = packs + (x == y ? 0 : (r.width - turned) / N);
+  const int64_t packs = r.heads * r.half / N, items = packs + (x == y ? 0 : r.kept() / N);
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
     const int64_t row = i / items, item = i - row * items;
     if (item >= packs) {
-      const int64_t at = row * r.width + turned + (item - packs) * N;
+      const int64_t at = row * r.width + r.kept_column((item - packs) * N);
       store_pack(y + at, load_pack<N>(x + at));
       continue;
     }
     const int64_t head = item * N / r.half, pair = item * N - head * r.half;
-    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const int64_t low = row * r.width + head * r.size + pair, high = low + r.half;
     const float* angle = angles + row % length * 2 * r.half + pair;
     Wide<T> a[N], b[N], to_low[N], to_high[N];
     float cosine[N], sine[N];
@@ -98,7 +106,7 @@ std::unique_ptr<Kernel> rotary(const OpView& view) {
   const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1 for the inverse rotation
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
-  const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);
+  const bool packed = r.half % kPack<T> == 0 && r.size % kPack<T> == 0 && rows_aligned(r.width, x, y);
   // At least one item for each N elements that are written, so the grid is large enough although a pair has two.
   return kernel_of([=, angles = angles_of(view, length, r.half),
                     blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
@@ -111,17 +119,18 @@ std::unique_ptr<Kernel> rotary(const OpView& view) {
 // rotary, and in half turns, because cos and sin of large radians need a table of π's digits in local memory.
 template <class T>
 __global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Rotary r) {
-  const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.width - 2 * pairs);
+  const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.kept());
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
     const int64_t row = i / items, item = i - row * items;
     if (item >= pairs) {
-      y[row * r.width + pairs + item] = x[row * r.width + pairs + item];
+      const int64_t at_kept = row * r.width + r.kept_column(item - pairs);
+      y[at_kept] = x[at_kept];
       continue;
     }
     const int64_t head = item / r.half, pair = item - head * r.half;
     const double angle = at[row] * half_turns[pair];
     const float cosine = static_cast<float>(cospi(angle)), sine = static_cast<float>(sinpi(angle));
-    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const int64_t low = row * r.width + head * r.size + pair, high = low + r.half;
     const float a = widen(x[low]), b = widen(x[high]);
     y[low] = narrow<T>(a * cosine - b * sine);
     y[high] = narrow<T>(b * cosine + a * sine);

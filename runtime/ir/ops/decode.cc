@@ -25,6 +25,8 @@ Types infer_rotary_at(const Types& inputs, const Attrs& attrs) {
   const int64_t size = attrs.integer("size"), heads = attrs.integer("heads"), width = last_dim(inputs[0]);
   if (size < 2 || size % 2 != 0 || width % size != 0 || heads < 0 || heads > width / size)
     throw plan_error(fmt::format("rotary_at: {} heads of size {} in a last dim of {}", heads, size, width));
+  if (const int64_t part = attrs.integer("part", size); part < 2 || part % 2 != 0 || part > size)
+    throw plan_error(fmt::format("rotary_at: part is {}; should be even, from 2 to the size {}", part, size));
   return {inputs[0]};
 }
 

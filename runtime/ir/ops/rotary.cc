@@ -1,5 +1,6 @@
 // rotary: rotates pairs of a head's elements by an angle proportional to the token's position (Su et al., RoFormer,
-// 2021). Elements i and i + size/2 are a pair, as in Hugging Face's llama; the paper pairs neighbors.
+// 2021). Elements i and i + size/2 are a pair, as in Hugging Face's llama; the paper pairs neighbors. With `part`, only
+// the first `part` elements of a head are rotated, as in GPT-NeoX, and i and i + part/2 are a pair.
 //
 // The derivative rotates back by the same angles.
 #include <fmt/format.h>
@@ -32,6 +33,8 @@ Types infer_rotary(const Types& inputs, const Attrs& attrs) {
   int64_t size = attrs.integer("size"), heads = attrs.integer("heads");
   if (size < 2 || size % 2 != 0)
     throw plan_error(fmt::format("rotary: a head of size {}; the size should be even, at least 2", size));
+  if (const int64_t part = attrs.integer("part", size); part < 2 || part % 2 != 0 || part > size)
+    throw plan_error(fmt::format("rotary: part is {}; should be even, from 2 to the size {}", part, size));
   if (last_dim(x) % size != 0)
     throw plan_error(fmt::format("rotary: the input's last dim is {}, not a multiple of size {}", last_dim(x), size));
   if (heads < 0 || heads > last_dim(x) / size)

@@ -12,7 +12,8 @@ namespace {
 
 void rotary_at(Call& c) {
   const Array &x = c.reads[0], &at = c.reads[1];
-  const int64_t width = x.last(), size = c.attrs.integer("size"), half = size / 2;
+  const int64_t width = x.last(), size = c.attrs.integer("size");
+  const int64_t half = c.attrs.integer("part", size) / 2;
   c.writes[0].v = x.v;
   for (int64_t r = 0; r < x.rows(); ++r)
     for (int64_t h = 0; h < c.attrs.integer("heads"); ++h)
@@ -76,8 +77,9 @@ void cached_attention(Call& c) {
 
 // llama3 follows transformers' modeling_rope_utils.py, by wavelengths.
 double rotary_speed(const Attrs& attrs, int64_t i) {
+  const int64_t rotated = attrs.integer("part", attrs.integer("size"));
   const double speed =
-      std::pow(attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(attrs.integer("size")));
+      std::pow(attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(rotated));
   const std::string scaling = attrs.text("scaling");
   const double slow = speed / attrs.number("factor", 1);
   if (scaling == "linear") return slow;

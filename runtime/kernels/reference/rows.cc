@@ -164,7 +164,8 @@ void positions_grad(Call& c) {
 
 void rotary(Call& c) {
   const Array& x = c.reads[0];
-  int64_t length = x.shape[1], width = x.last(), size = c.attrs.integer("size"), half = size / 2;
+  int64_t length = x.shape[1], width = x.last(), size = c.attrs.integer("size");
+  const int64_t half = c.attrs.integer("part", size) / 2;
   double sign = c.attrs.integer("inverse") != 0 ? -1 : 1;
   TokenPositions at(c.memory, c.attrs, length);
   c.writes[0].v = x.v;

@@ -63,31 +63,42 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
 }
 
 struct Rotation {
-  int64_t length, width, half, heads;  // rows are tokens of samples of `length`, `width` elements each
+  int64_t length, width, half, size, heads;  // rows are tokens of samples of `length`, `width` elements each
   const float* angles;
   float sign;  // -1: the inverse
 };
 
-// Rotates rows [first, last) and copies the elements after the heads. Registers hold a token's cosines and sines for
+// Returns the pairs of a head that are rotated.
+int64_t pairs_of(const Attrs& attrs) { return attrs.integer("part", attrs.integer("size")) / 2; }
+
+// Copies what is not rotated: each head's elements from `part` on, and the elements after the heads.
+template <class T>
+void copy_rest(const T* from, T* to, int64_t part, int64_t size, int64_t heads, int64_t width) {
+  if (from == to) return;
+  for (int64_t h = 0; part < size && h < heads; ++h)
+    std::memcpy(to + h * size + part, from + h * size + part, (size - part) * sizeof(T));
+  if (heads * size < width) std::memcpy(to + heads * size, from + heads * size, (width - heads * size) * sizeof(T));
+}
+
+// Rotates rows [first, last) and copies the other elements. Registers hold a token's cosines and sines for
 // all heads.
 template <class T>
 void rotate_rows(const T* x, T* y, const Rotation& rotation, int64_t first, int64_t last) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    const int64_t half = rotation.half, rotated = rotation.heads * 2 * half;
+    const int64_t half = rotation.half, size = rotation.size, rotated = rotation.heads * size;
     for (int64_t row = first; row < last; ++row) {
       const T* from = x + row * rotation.width;
       T* to = y + row * rotation.width;
       const float *cosine = rotation.angles + row % rotation.length * 2 * half, *sine = cosine + half;
       for_two_lanes<lanes, T>(half, [=, sign = rotation.sign](auto at) PRUN_INLINED {
         const auto c = at.load(cosine), s = at.load(sine) * sign;
-        for (int64_t h = 0; h < rotated; h += 2 * half) {
+        for (int64_t h = 0; h < rotated; h += size) {
           const auto a = at.load(from + h), b = at.load(from + h + half);
           at.store(to + h, a * c - b * s);
           at.store(to + h + half, b * c + a * s);
         }
       });
-      if (from != to && rotated < rotation.width)
-        std::memcpy(to + rotated, from + rotated, (rotation.width - rotated) * sizeof(T));
+      copy_rest(from, to, 2 * half, size, rotation.heads, rotation.width);
     }
   });
 }
@@ -97,10 +108,12 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   const Shape& shape = view.read(0).shape;
   PRUN_CHECK(shape.size() == 3, shape_text(shape));
   const int64_t length = shape[1], width = shape[2], rows = shape[0] * length;
-  const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
-  PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
+  const int64_t half = pairs_of(view.attrs()), size = view.attrs().integer("size");
+  const int64_t heads = view.attrs().integer("heads");
+  PRUN_CHECK(half > 0 && 2 * half <= size && heads * size <= width, shape_text(shape));
   view.expect_count(view.write(0), rows * width);
-  const Rotation rotation{length, width, half, heads, nullptr, view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f};
+  const float sign = view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f;
+  const Rotation rotation{length, width, half, size, heads, nullptr, sign};
   return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, rotation, angles = angles_of<T>(view, length, half),
                     threads = view.threads()] {
     Rotation with_angles = rotation;
@@ -111,13 +124,13 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
 
 // Rotates one row, with angles in f64 as in rotary.
 template <class T>
-void rotate_row(const T* x, T* y, const std::vector<double>& speeds, int64_t position, int64_t heads) {
+void rotate_row(const T* x, T* y, const std::vector<double>& speeds, int64_t position, int64_t size, int64_t heads) {
   const int64_t half = std::ssize(speeds);
   for (int64_t i = 0; i < half; ++i) {
     const double angle = static_cast<double>(position) * speeds[i];
     const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t low = h * 2 * half + i, high = low + half;
+      const int64_t low = h * size + i, high = low + half;
       const float a = load(x[low]), b = load(x[high]);
       store(y[low], a * c - b * s);
       store(y[high], b * c + a * s);
@@ -128,17 +141,16 @@ void rotate_row(const T* x, T* y, const std::vector<double>& speeds, int64_t pos
 template <class T>
 std::unique_ptr<Kernel> rotary_at(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
-  const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
+  const int64_t size = view.attrs().integer("size"), heads = view.attrs().integer("heads");
   view.expect_count(view.read(1), rows);
   view.expect_count(view.write(0), rows * width);
-  return kernel_of([x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0), rows, width, heads,
-                    speeds = rotary_speeds_of(view.attrs(), half), threads = view.threads()] {
+  return kernel_of([x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0), rows, width, size, heads,
+                    speeds = rotary_speeds_of(view.attrs(), pairs_of(view.attrs())), threads = view.threads()] {
     parallel_for(threads, rows, [&](int64_t row, int) {
       const T* from = x + row * width;
       T* to = y + row * width;
-      rotate_row(from, to, speeds, at[row], heads);
-      const int64_t rotated = heads * 2 * std::ssize(speeds);
-      if (from != to) std::memcpy(to + rotated, from + rotated, (width - rotated) * sizeof(T));
+      rotate_row(from, to, speeds, at[row], size, heads);
+      copy_rest(from, to, 2 * std::ssize(speeds), size, heads, width);
     });
   });
 }

@@ -126,9 +126,8 @@ def _heads(builder: Builder, node: Node, arg: Node, transposed: bool = False) ->
     rotation = find_rotation(turned, tokens, size)
     if rotation is None or not torch.allclose(result, rotation.apply(plain), rtol=1e-5, atol=1e-6 * (tokens + 10)):
         raise refuse(node, *problem_of(turned, tokens, size))
-    if rotation.interleaved:  # q and k may be reordered alike without changing their dot products
-        columns = torch.cat([columns[:, 0::2], columns[:, 1::2]], -1)
-    return Heads(origin, layer, columns, factor, rotation, batch, tokens)
+    # q and k may be reordered alike without changing their dot products.
+    return Heads(origin, layer, rotation.in_halves(columns), factor, rotation, batch, tokens)
 
 
 def attention(builder: Builder, node: Node) -> Op | None:
@@ -211,7 +210,7 @@ def _emit(builder: Builder, node: Node, calls: list[tuple[Call, list[Heads]]]) -
     first = min((one.origin for one in several), key=lambda one: builder.traced.order[one])
     qkv = emit_layer(builder, first, _pieces(several, chosen), blocks, "qkv")
     if q.rotation is not None:
-        options = f"size = {size}, heads = {heads + shared}{q.rotation.options()}"
+        options = f"size = {size}, heads = {heads + shared}{q.rotation.options(size)}"
         qkv = builder.emit("rotary", f"nn.rotary({{0}}, {{{{ {options} }}}})", [qkv], call.node, shape=qkv.shape)
     scale, after = _scale(call, calls[0][1]), v.factor
     if not math.isclose(scale, 1, rel_tol=1e-6):
