@@ -123,6 +123,9 @@ class Decoder {
       add(ops::cached_attention, {inputs[0], positions_}, std::move(attrs), node, {node.outputs[0]});
     } else if (node.op == &ops::rotary) {
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
+    } else if (node.op == &ops::rotary_at && graph_.values[inputs[1]].kind == ValueKind::input) {
+      // Positions from data restart at each document; the text of a generation is one.
+      add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::embedding && inputs.size() > 2) {
       const ValueId rows = add(ops::embedding, {inputs[0], inputs[1]}, attrs, node, {});
       attrs.erase("valid");  // belongs to the token table

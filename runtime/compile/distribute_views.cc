@@ -36,7 +36,8 @@ bool has_blocks(const Distributor& d, ValueId value) {
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     if (node->outputs[0] != value) continue;
     if (node->op == &ops::linear) return d.graph().values[node->inputs[1]].blocks.size() > 1;
-    if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary) return false;
+    if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary && node->op != &ops::rotary_at)
+      return false;
     value = node->inputs[0];
   }
   return false;

@@ -128,7 +128,7 @@ constexpr Row kRows[] = {
     {&ops::attention, attention},
     {&ops::attention_grad, attention_grad},
     {&ops::rotary, rotary},
-    {&ops::rotary_at, rotary},
+    {&ops::rotary_at, rotary_at},
     {&ops::cached_attention, cached_attention},
     {&ops::sample_token, sample_token},
     {&ops::write_rows, write_rows},

@@ -521,14 +521,5 @@ function cases.two_data_parallel_strategies()
   }
 end
 
-function cases.rotary_of_an_odd_part()
-  return plans.gpt {
-    model = function(batch)
-      local x = nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 8 }))
-      return prun.losses.mean(nn.rotary(x, { size = 8, part = 5 }))
-    end,
-  }
-end
-
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()
