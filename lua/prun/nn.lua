@@ -101,22 +101,10 @@ nn.embedding = word("embedding", {
   { name = "positions", kind = "tensor", optional = true, help = "a parameter [tokens, width]" },
 }, function(tokens, weights, positions) return (graph.op("embedding", { tokens, weights, positions }, {})) end)
 
--- qkv [B, T, (heads + 2·kv_heads)·size] -> [B, T, heads·size]: softmax(q·k' / sqrt(size))·v in each head. qkv has the
--- heads of q, then of k, then of v; if k and v have fewer, neighbouring heads of q share them (GQA).
-nn.attention = word("attention", {
-  { name = "qkv", kind = "tensor", help = "queries, keys and values side by side" }, size("heads", "of the queries"),
-  options = {
-    { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
-    size("kv_heads", "heads of keys and of values; by default as many", { optional = true }),
-    { name = "kernel", kind = "text", default = "flash", choices = { "flash", "keep_scores", "recompute_scores" },
-      help = "what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; " ..
-        "ranks run flash" },
-  },
-}, function(qkv, heads, opt)
-  local attrs = { heads = heads, causal = opt.causal and 1 or 0, kv_heads = opt.kv_heads }
-  if opt.kernel ~= "flash" then attrs.kernel = opt.kernel end
-  return (graph.op("attention", { qkv }, attrs, nil, { "lse" }))
-end)
+-- nn.attention(qkv, heads, { kv_heads = 2 }) of queries, keys and values side by side, [B, T, (heads + 2·kv_heads) ·
+-- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size))·v,
+-- [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
+nn.attention = require "prun.attention"
 
 nn.rotary = "prun.rotary"  -- nn.rotary(x, { size = 64 }): rotary position embeddings
 

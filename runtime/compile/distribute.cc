@@ -97,6 +97,30 @@ void attention(Distributor& d, const Node& node) {
   d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
 }
 
+// Splits the heads of queries. Keys and values are split alike if their heads divide over the ranks; otherwise each
+// rank has all of them, and its gradients are partial sums.
+void attend(Distributor& d, const Node& node) {
+  const ValueId q = node.inputs[0];
+  if (d.placement(q) != last_dim_shard(d, q)) return whole(d, node);
+  const int64_t heads = node.attrs.integer("heads", 1), shared = node.attrs.integer("kv_heads", heads);
+  if (heads % d.ranks() != 0)
+    d.fail(fmt::format("{} heads of the attention at {} do not divide over the {} ranks of axis '{}'", heads,
+                       node.site.text(), d.ranks(), d.axis()));
+  Node copy = node;
+  copy.attrs.set("heads", heads / d.ranks());
+  copy.attrs.set("of_heads", heads);
+  const auto is_split = [&](ValueId value) { return d.placement(value) == last_dim_shard(d, value); };
+  if (shared % d.ranks() == 0 && is_split(node.inputs[1]) && is_split(node.inputs[2])) {
+    copy.attrs.set("kv_heads", shared / d.ranks());
+  } else {
+    for (const size_t i : {1, 2}) copy.inputs[i] = d.replicated(node.inputs[i]);
+    copy.attrs.set("kv_heads", shared);
+    copy.attrs.set("kv_axis", d.axis());
+  }
+  for (size_t i = 3; i < node.inputs.size(); ++i) copy.inputs[i] = d.whole(node.inputs[i]);
+  d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
+}
+
 void rotary(Distributor& d, const Node& node) {
   ValueId x = node.inputs[0];
   if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
@@ -107,6 +131,8 @@ void rotary(Distributor& d, const Node& node) {
     for (const Node& reader : d.whole_nodes())
       if (distribute_rule(*reader.op) == attention && reader.inputs[0] == node.outputs[0])
         require_heads_divide(d, reader);
+    for (const Node& reader : d.whole_nodes())
+      if (reader.op == &ops::attend && reader.inputs[0] != node.outputs[0]) return whole(d, node);
     d.fail(fmt::format("{} heads of the rotary at {} do not divide over the {} ranks of axis '{}'", heads,
                        node.site.text(), d.ranks(), d.axis()));
   }
@@ -251,6 +277,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::linear, linear},
     {&ops::attention, attention},
     {&ops::ring_attention, attention},
+    {&ops::attend, attend},
     {&ops::rotary, rotary},
     {&ops::rotary_at, rotary},
     {&ops::cached_attention, attention},

@@ -14,7 +14,10 @@ namespace {
 // Returns the dims that the op combines, of an input of this rank.
 std::vector<int64_t> combined_dims(const Node& node, int64_t rank) {
   if (node.op == &ops::reduce_dims) return node.attrs.integers("dims");
-  if (node.op == &ops::softmax) return {rank - 1};
+  if (node.op == &ops::softmax) {
+    if (node.attrs.has("causal") || node.attrs.has("window")) return {rank - 2, rank - 1};  // counts rows from 0
+    return {rank - 1};
+  }
   if (node.op == &ops::cumsum) return {node.attrs.integer("dim")};
   if (node.op == &ops::matmul) return {rank - 2, rank - 1};
   return {};

@@ -132,6 +132,10 @@ AxisOutcome reduce_dims(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome softmax(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (by_columns(axis, reads, 0)) return bad(0, over_parts(axis, "takes the softmax over"));
+  const Attrs& attrs = axis.context.op.attrs;
+  const bool counts = attrs.integer("causal") != 0 || attrs.integer("window") != 0;
+  if (counts && is_shard(reads[0]) && reads[0].dim + 1 == last_dim(axis, 0))
+    return bad(0, over_parts(axis, "counts the rows of"));
   return gives({reads[0]});
 }
 

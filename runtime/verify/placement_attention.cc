@@ -106,6 +106,81 @@ AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
 
 namespace {
 
+// Returns whether operand `read` is a run of columns that are `heads` whole heads on each rank.
+bool has_heads(const AxisView& axis, const AxisPlacements& reads, size_t read, int64_t heads) {
+  return by_columns(axis, reads, read) && is_one_run(reads[read]) &&
+         axis.context.read_tensors[read]->shape.back() % heads == 0;
+}
+
+// Returns how an attention with separate tensors is divided over the axis, as the placement of q; `rest` is the index
+// of its first optional operand. A problem is in `wrong`.
+AxisPlacement divided_attend(const AxisView& axis, const AxisPlacements& reads, size_t rest, AxisOutcome& wrong) {
+  const Attrs& attrs = axis.context.op.attrs;
+  for (const size_t r : {0u, 1u, 2u})
+    if (is_partial(reads[r])) return wrong = needs_whole(axis, r), kInvariant;
+  const auto differs = [&](size_t r) { return wrong = do_not_match(axis, reads, r), kInvariant; };
+  const AxisPlacement& q = reads[0];
+  if (is_shard(q) && q.dim == 0) {
+    for (size_t r = 1; r < reads.size(); ++r)
+      if ((r < 3 || r >= rest) && reads[r] != q) return differs(r);
+    return q;
+  }
+  const bool tokens = is_shard(q) && q.dim == 1;
+  for (size_t r = rest; r < reads.size(); ++r) {
+    const bool a_row_each =
+        axis.context.read_tensors[r]->shape.size() == 3 && axis.context.read_tensors[r]->shape[1] > 1;
+    if (tokens && a_row_each ? reads[r] != q : !whole(reads[r])) return differs(r);
+  }
+  if (by_columns(axis, reads, 0)) {
+    const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads);
+    if (heads * axis.ranks != attrs.integer("of_heads") || !has_heads(axis, reads, 0, heads))
+      return wrong =
+                 bad(0, fmt::format("takes {} of {} heads on each of the {} ranks of {}, and the columns of q are {}",
+                                    heads, attrs.integer("of_heads"), axis.ranks, axis.axis, placement_words(q))),
+             kInvariant;
+    for (const size_t r : {1u, 2u})
+      if (axis("kv_axis") ? !whole(reads[r]) : !has_heads(axis, reads, r, shared)) return differs(r);
+    return q;
+  }
+  for (const size_t r : {1u, 2u})
+    if (!whole(reads[r])) return differs(r);
+  if (tokens && (attrs.integer("causal") != 0 || attrs.integer("window") != 0))
+    return wrong = bad(0, fmt::format("counts the rank's queries from 0, of those split over {}", axis.axis)),
+           kInvariant;
+  return q;
+}
+
+}  // namespace
+
+// Operands: q, k, v, spans?, mask?. Results: out [B,T,columns] and lse [B,heads,T].
+AxisOutcome attend(const AxisView& axis, const AxisPlacements& reads) {
+  AxisOutcome wrong;
+  const AxisPlacement q = divided_attend(axis, reads, 3, wrong);
+  if (!wrong.problem.empty()) return wrong;
+  if (!is_shard(q)) return gives({kInvariant, kInvariant});
+  if (q.dim == 0) return gives({q, q});
+  AxisPlacement lse = q;
+  lse.dim = q.dim == 1 ? 2 : 1;
+  return gives({q.dim == 1 ? q : shard(2), lse});
+}
+
+// Operands: q, k, v, out, dout, lse, spans?, mask?. Keys that all ranks have get partial sums.
+AxisOutcome attend_grad(const AxisView& axis, const AxisPlacements& reads) {
+  AxisOutcome wrong;
+  const AxisPlacement q = divided_attend(axis, reads, 6, wrong);
+  if (!wrong.problem.empty()) return wrong;
+  const AxisPlacement& dout = reads[4];
+  if (!is_shard(q)) {
+    if (!whole(dout) && !is_partial(dout)) return do_not_match(axis, reads, 4);
+    return gives({dout, dout, dout});
+  }
+  if (!is_shard(dout) || dout.dim != q.dim) return do_not_match(axis, reads, 4);
+  const bool keys_whole = q.dim != 0 && whole(reads[1]);
+  return gives({q, keys_whole ? partial(axis.combine) : reads[1], keys_whole ? partial(axis.combine) : reads[2]});
+}
+
+namespace {
+
 // Rotated heads come first; a rank has its part of each block of them.
 AxisOutcome rotated(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0)) return gives({reads[0]});

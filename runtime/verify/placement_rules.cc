@@ -127,6 +127,8 @@ constexpr Row kRows[] = {
     {&ops::rmsnorm_grad_add, norm_grad_add},
     {&ops::attention, attention},
     {&ops::attention_grad, attention_grad},
+    {&ops::attend, attend},
+    {&ops::attend_grad, attend_grad},
     {&ops::rotary, rotary},
     {&ops::rotary_at, rotary_at},
     {&ops::cached_attention, cached_attention},

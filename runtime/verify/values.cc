@@ -101,6 +101,7 @@ void Values::check_repeated(int id, const OpContext& context) {
   const auto is_updated = [&](TensorId read) {
     return std::find(op.writes.begin(), op.writes.end(), read) != op.writes.end();
   };
+  if (op.is(ops::reshape)) return;  // in place it changes nothing
   if (is_optimizer(op) || std::none_of(op.reads.begin(), op.reads.end(), is_updated)) return;
   std::vector<int64_t> key = {reinterpret_cast<int64_t>(op.def)};
   for (const char letter : op.axis) key.push_back(letter);

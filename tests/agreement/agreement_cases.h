@@ -31,6 +31,7 @@ struct Case {
 
 std::vector<Case> matrix_cases();
 std::vector<Case> attention_cases();
+std::vector<Case> attend_cases();
 std::vector<Case> attention_block_cases();
 std::vector<Case> decode_cases();
 std::vector<Case> row_cases();

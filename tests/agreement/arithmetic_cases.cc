@@ -78,6 +78,8 @@ void add_reductions(std::vector<Case>& out) {
       f.add("softmax", softmax, 3e-6);
       f.add("softmax_grad", {"softmax_grad y dy > dx", attrs}, 5e-6, {softmax});
     }
+    f.add("softmax, causal", {"softmax x > y", flag("causal")}, 3e-6);
+    f.add("softmax in a window", {"softmax x > y", make_attrs({{"causal", 1}, {"window", 2}})}, 3e-6);
     for (int64_t dim : {0, 1, 2}) {
       f.add("cumsum", {"cumsum x > y", make_attrs({{"dim", dim}})}, 3e-6);
       f.add("cumsum from the end", {"cumsum x > y", make_attrs({{"dim", dim}, {"reverse", 1}})}, 3e-6);

@@ -27,6 +27,7 @@ TEST(CpuAgreement, Pieces) { check_all(piece_cases()); }
 TEST(CpuAgreement, Views) { check_all(view_cases()); }
 TEST(CpuAgreement, Training) { check_all(training_cases()); }
 TEST(CpuAgreement, Sources) { check_all(source_cases()); }
+TEST(CpuAgreement, Attend) { check_all(attend_cases()); }
 TEST(CpuAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
 TEST(CpuAgreement, Decoding) { check_all(decode_cases()); }
 TEST(CpuAgreement, Moe) { check_all(moe_cases()); }

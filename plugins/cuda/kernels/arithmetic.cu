@@ -6,6 +6,7 @@
 
 #include "block.cuh"
 #include "launch.h"
+#include "prun/sdk/key_rules.h"
 #include "prun/sdk/pointwise.h"
 
 namespace prun::cuda {
@@ -178,16 +179,19 @@ std::unique_ptr<Kernel> make_reduction(const OpView& view) {
 }
 
 template <class T>
-__global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t n, bool log) {
+__global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t queries, sdk::KeyRules rules, bool log) {
+  const int64_t n = rules.keys;
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const sdk::KeyRange seen = rules.of(r % queries, nullptr);
     float most = -std::numeric_limits<float>::infinity(), sum = 0;
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) most = fmaxf(most, widen(x[r * n + i]));
+    for (int64_t i = seen.first + threadIdx.x; i < seen.end; i += blockDim.x) most = fmaxf(most, widen(x[r * n + i]));
     most = block_max(most);
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += expf(widen(x[r * n + i]) - most);
+    for (int64_t i = seen.first + threadIdx.x; i < seen.end; i += blockDim.x) sum += expf(widen(x[r * n + i]) - most);
     sum = block_sum(sum);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       const float shifted = widen(x[r * n + i]) - most;
-      y[r * n + i] = narrow<T>(log ? shifted - logf(sum) : expf(shifted) / sum);
+      const bool is_seen = i >= seen.first && i < seen.end;
+      y[r * n + i] = narrow<T>(!is_seen ? 0.0f : log ? shifted - logf(sum) : expf(shifted) / sum);
     }
     __syncthreads();
   }
@@ -211,9 +215,11 @@ std::unique_ptr<Kernel> make_softmax(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     const Shape shape = view.read(0).shape;
     view.expect_count(view.write(0), shape.count());
-    return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = shape.rows(), n = shape.last(),
+    const sdk::KeyRules rules{shape.last(), view.integer("causal") != 0, view.integer("window")};
+    const int64_t queries = shape.rank() > 1 ? shape[shape.rank() - 2] : 1;
+    return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = shape.rows(), queries, rules,
                       log = view.integer("log") != 0](cudaStream_t stream) {
-      launch(softmax_rows<T>, blocks_for(rows, 1), kThreads, 0, stream, x, y, rows, n, log);
+      launch(softmax_rows<T>, blocks_for(rows, 1), kThreads, 0, stream, x, y, rows, queries, rules, log);
     });
   });
 }

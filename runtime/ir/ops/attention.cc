@@ -8,9 +8,6 @@
 namespace prun::ops {
 namespace {
 
-// Returns the number of key and value heads; fewer than `heads` if several query heads share one.
-int64_t kv_heads(const Attrs& attrs) { return attrs.integer("kv_heads", attrs.integer("heads", 1)); }
-
 // Returns the size of a head, from qkv's last dim of heads + 2·kv_heads heads.
 int64_t head_size(const TensorType& qkv, const Attrs& attrs) {
   return last_dim(qkv) / (attrs.integer("heads", 1) + 2 * kv_heads(attrs));

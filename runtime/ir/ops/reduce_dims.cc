@@ -74,17 +74,19 @@ void derive_reduce_dims(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit(pointwise, {dy}, {type}, program(text.c_str(), {mask}, type.shape))[0]);
 }
 
-Types infer_softmax(const Types& inputs, const Attrs&) {
+Types infer_softmax(const Types& inputs, const Attrs& attrs) {
   require_inputs("softmax", inputs, 1, 1);
   require_float("softmax", "the input", inputs[0]);
-  require_rank_at_least("softmax", "the input", inputs[0], 1);
+  require_rank_at_least("softmax", "the input", inputs[0], attrs.has("causal") || attrs.has("window") ? 2 : 1);
   return {inputs[0]};
 }
 
 void derive_softmax(GradientBuilder& builder, const NodeView& node) {
   const ValueId x = node.inputs[0], y = node.outputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit(softmax_grad, {y, builder.gradient(y)}, {builder.type(x)}, node.attrs)[0]);
+  Attrs attrs = node.attrs;
+  for (const char* name : {"causal", "window"}) attrs.erase(name);  // y is 0 there, and so is its gradient
+  builder.contribute(x, builder.emit(softmax_grad, {y, builder.gradient(y)}, {builder.type(x)}, attrs)[0]);
 }
 
 Types infer_cumsum(const Types& inputs, const Attrs& attrs) {

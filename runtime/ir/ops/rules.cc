@@ -91,6 +91,8 @@ Cost product_cost(double flops, const Types& inputs, const Types& outputs) {
   return cost;
 }
 
+int64_t kv_heads(const Attrs& attrs) { return attrs.integer("kv_heads", attrs.integer("heads", 1)); }
+
 double count(const TensorType& type) { return static_cast<double>(element_count(type.shape)); }
 
 }  // namespace prun::ops

@@ -42,6 +42,9 @@ inline TensorType wide_like(const TensorType& type) { return {wide(type.dtype), 
 // Returns the attributes that select the rank's tokens of a sample (tokens_axis and chunks), for a derivative.
 Attrs token_attrs(const Attrs& attrs);
 
+// Returns the number of key and value heads; fewer than `heads` if several query heads share one.
+int64_t kv_heads(const Attrs& attrs);
+
 // Returns a list of sizes or dims; its numbers are whole.
 Shape sizes_of(const Attrs& attrs, std::string_view name);
 

@@ -5,6 +5,7 @@
 
 #include "ir/pointwise.h"
 #include "kernels/reference/rules.h"
+#include "prun/sdk/key_rules.h"
 
 namespace prun::reference {
 namespace {
@@ -68,11 +69,14 @@ void softmax(Call& c) {
   const Array& x = c.reads[0];
   const bool log = c.attrs.integer("log") != 0;
   const int64_t n = x.last();
+  const sdk::KeyRules rules{n, c.attrs.integer("causal") != 0, c.attrs.integer("window")};
+  const int64_t queries = x.shape.size() > 1 ? x.shape[x.shape.size() - 2] : 1;
   for (int64_t r = 0; r < x.rows(); ++r) {
-    double most = x[r * n], sum = 0;
-    for (int64_t i = 0; i < n; ++i) most = std::max(most, x[r * n + i]);
-    for (int64_t i = 0; i < n; ++i) sum += std::exp(x[r * n + i] - most);
-    for (int64_t i = 0; i < n; ++i) {
+    const sdk::KeyRange seen = rules.of(r % queries, nullptr);
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = seen.first; i < seen.end; ++i) most = std::max(most, x[r * n + i]);
+    for (int64_t i = seen.first; i < seen.end; ++i) sum += std::exp(x[r * n + i] - most);
+    for (int64_t i = seen.first; i < seen.end; ++i) {
       const double shifted = x[r * n + i] - most;
       c.writes[0][r * n + i] = log ? shifted - std::log(sum) : std::exp(shifted) / sum;
     }

@@ -41,12 +41,6 @@ struct BlockLayout {
   int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * heads + h) * length + t; }
 };
 
-double dot(const Array& a, int64_t i, const Array& b, int64_t j, int64_t n) {
-  double sum = 0;
-  for (int64_t e = 0; e < n; ++e) sum += a[i + e] * b[j + e];
-  return sum;
-}
-
 void attention_block(Call& c) {
   BlockLayout at(c);
   const Array &qkv = c.reads[0], &kv = c.reads[1];

@@ -38,6 +38,13 @@ void add_sums(Call& call);
 // Rotates the heads of row `row` for a token at `position`, back if `inverse` = 1, as rotary and rotary_at do.
 void rotate_row(Call& call, int64_t row, double position);
 
+// Returns Σ a[i + e]·b[j + e] over n elements.
+inline double dot(const Array& a, int64_t i, const Array& b, int64_t j, int64_t n) {
+  double sum = 0;
+  for (int64_t e = 0; e < n; ++e) sum += a[i + e] * b[j + e];
+  return sum;
+}
+
 struct Rule {
   std::string_view kind;
   void (*run)(Call& call);
@@ -54,10 +61,11 @@ void each_query(const Layout& at, F f) {
 using Family = std::vector<Rule>;
 
 // A new op is a rule in a family; a new family is a file and a name here.
-#define PRUN_REFERENCE_FAMILIES(X) \
-  X(matrix)                        \
-  X(attention)                     \
-  X(row) X(pointwise) X(arithmetic) X(logit) X(piece) X(view) X(source) X(training) X(moe) X(attention_block) X(decode)
+#define PRUN_REFERENCE_FAMILIES(X)                                                                   \
+  X(matrix)                                                                                          \
+  X(attention)                                                                                       \
+  X(attend) X(row) X(pointwise) X(arithmetic) X(logit) X(piece) X(view) X(source) X(training) X(moe) \
+      X(attention_block) X(decode)
 #define PRUN_DECLARE(name) extern const Family name##_rules;
 PRUN_REFERENCE_FAMILIES(PRUN_DECLARE)
 #undef PRUN_DECLARE

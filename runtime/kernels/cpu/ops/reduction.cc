@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/vector_math.h"
+#include "prun/sdk/key_rules.h"
 
 namespace prun::cpu {
 namespace {
@@ -165,10 +166,20 @@ template <class T>
 std::unique_ptr<Kernel> softmax(const OpView& view) {
   const int64_t n = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
   view.expect_count(view.write(0), rows * n);
-  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), n, rows, log = view.attrs().integer("log") != 0,
+  const Attrs& attrs = view.attrs();
+  const sdk::KeyRules rules{n, attrs.integer("causal") != 0, attrs.integer("window")};
+  const Shape& shape = view.read(0).shape;
+  const int64_t queries = shape.size() > 1 ? shape[shape.size() - 2] : 1;
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), n, rows, rules, queries, log = attrs.integer("log") != 0,
                     threads = rows * n < 4096 ? 1 : view.threads()] {
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) softmax_row(x + r * n, y + r * n, n, log);
+      for (int64_t r = begin; r < end; ++r) {
+        const sdk::KeyRange seen = rules.of(r % queries, nullptr);
+        T* row = y + r * n;
+        std::fill(row, row + seen.first, T{});
+        std::fill(row + seen.end, row + n, T{});
+        if (seen.first < seen.end) softmax_row(x + r * n + seen.first, row + seen.first, seen.end - seen.first, log);
+      }
     });
   });
 }
