@@ -33,7 +33,7 @@ local rules = {
   { name = "softcap", kind = "number", above = 0, optional = true,
     help = "scores become softcap · tanh(score / softcap), as in Gemma 2" },
   { name = "bias", kind = "tensor", optional = true,
-    help = "added to the scores, broadcast to [B, heads, T, S], such as relative positions" },
+    help = "added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]" },
   { name = "dropout", kind = "number", least = 0, below = 1, default = 0.0, help = "share of the weights to zero" },
 }
 
@@ -116,11 +116,7 @@ local function by_scores(opt)
     in_heads(opt.v, shared, opt.heads)
   local scores = arithmetic.matmul(q * (opt.scale or 1 / math.sqrt(graph.last_dim(q))), k, { transpose_b = true })
   if opt.softcap then scores = graph.op("tanh", { scores * (1 / opt.softcap) }) * opt.softcap end
-  if opt.bias then
-    local shape = opt.bias.shape
-    while #shape < 4 do table.insert(shape, 1, 1) end
-    scores = scores + views.reshape(opt.bias, shape)
-  end
+  if opt.bias then scores = scores + opt.bias end
   if opt.mask then
     local mask = opt.mask
     if #mask.shape == 2 then mask = views.unsqueeze(views.unsqueeze(mask, 1), 1)

@@ -121,6 +121,8 @@ class Decoder {
       attrs.erase("causal");
       attrs.set("context", text_);
       add(ops::cached_attention, {inputs[0], positions_}, std::move(attrs), node, {node.outputs[0]});
+    } else if (node.op == &ops::attend) {
+      take_attend(node, inputs);
     } else if (node.op == &ops::rotary) {
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::rotary_at && graph_.values[inputs[1]].kind == ValueKind::input) {
@@ -140,6 +142,31 @@ class Decoder {
           fmt::format("{} does not work on each token by itself: prun generate cannot run it", node.op->name),
           node.site);
     }
+  }
+
+  // An attention with separate q, k and v continues a text if it is one that a fused qkv could have.
+  void take_attend(const Node& node, const std::vector<ValueId>& inputs) {
+    const Attrs& attrs = node.attrs;
+    const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
+    for (const char* rule : {"masked", "spans", "window", "softcap", "scale"})
+      if (attrs.has(rule))
+        throw plan_error(fmt::format("prun generate cannot run an attention with {}", rule), node.site);
+    if (attrs.integer("causal") == 0)
+      throw plan_error("this attention sees tokens that come after (causal = false): such a model continues no text",
+                       node.site);
+    const auto columns = [&](size_t i) { return graph_.values[inputs[i]].type.shape.back(); };
+    if (columns(1) != columns(2))
+      throw plan_error(fmt::format("prun generate cannot run an attention whose heads of k have {} elements and those "
+                                   "of v {}",
+                                   columns(1) / kv_heads, columns(2) / kv_heads),
+                       node.site);
+    Attrs joined, cached;
+    joined.set("dim", int64_t{2});
+    const ValueId qkv = add(ops::concat, inputs, std::move(joined), node, {});
+    cached.set("heads", heads);
+    cached.set("kv_heads", kv_heads);
+    cached.set("context", text_);
+    add(ops::cached_attention, {qkv, positions_}, std::move(cached), node, {node.outputs[0]});
   }
 
   // Drops nodes that reach neither a sample_token nor a KV cache, such as the last layer's MLP during prefill.

@@ -141,9 +141,11 @@ void rotary(Distributor& d, const Node& node) {
   d.keep(std::move(copy), last_dim_shard(d, x));
 }
 
-// Norms process each token independently; on a shard of the tokens, parameter gradients are partial sums.
+// Norms process each row independently; on a shard of the rows (tokens, or heads in [B,T,heads,size]), parameter
+// gradients are partial sums.
 void norm(Distributor& d, const Node& node) {
-  if (!d.is_tokens(node.inputs[0])) return whole(d, node);
+  const Placement rows = d.placement(node.inputs[0]);
+  if (rows.kind != PlacementKind::shard || rows == last_dim_shard(d, node.inputs[0])) return whole(d, node);
   for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);
   d.keep(node, d.placement(node.inputs[0]));
 }

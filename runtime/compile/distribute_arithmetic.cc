@@ -155,9 +155,8 @@ void pointwise(Distributor& d, const Node& node) {
     ValueId& input = copy.inputs[i];
     const int mine = input_dim(d, node, i, dim);
     if (tokens && mine >= 0 && split_of(input) != mine) {
-      if (d.graph().values[input].kind == ValueKind::parameter || std::ssize(d.type(input).shape) < 3)
-        fail(d, node, input, mine);
-      input = d.tokens_of(input);
+      if (d.split_dim(input) >= 0) fail(d, node, input, mine);
+      input = d.piece_of(input, mine);
     }
     // The gradient of an operand that broadcasts along the split dim is a partial sum on each rank.
     if (mine < 0) {

@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-enum Conversion { kWhole, kReplicated, kTokens };
+enum Conversion { kWhole, kReplicated, kPieces };
 
 const Strategy* strategy_of(const Plan& plan, const std::string& axis) {
   for (const Strategy& strategy : plan.strategies)
@@ -217,15 +217,25 @@ ValueId Distributor::sum(ValueId partial, bool tokens) {
 
 ValueId Distributor::tokens_of(ValueId value) {
   if (is_tokens(value)) return value;
+  piece_of_tokens(type(value));  // throws if the ranks do not divide them
+  return piece_of(value, 1);
+}
+
+ValueId Distributor::piece_of(ValueId value, int dim) {
+  if (placement(value) == shard_of(dim)) return value;
   value = whole(value);
-  auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);
+  auto [it, fresh] = converted_.try_emplace({value, kPieces + dim}, -1);
   if (!fresh) return it->second;
   Attrs attrs;
   attrs.set("axis", axis_);
   attrs.set("pieces", int64_t{ranks_});
-  attrs.set("dim", int64_t{1});
-  TensorType piece = piece_of_tokens(type(value));
-  return it->second = emit(ops::take_piece, {value}, attrs, {piece}, shard_of(1))[0];
+  attrs.set("dim", int64_t{dim});
+  TensorType piece = type(value);
+  if (piece.shape.at(dim) % ranks_ != 0)
+    fail(fmt::format("dim {} of '{}', {}, does not divide over the {} ranks of axis '{}'", dim,
+                     graph_.values[value].name, shape_text(piece.shape), ranks_, axis_));
+  piece.shape[dim] /= ranks_;
+  return it->second = emit(ops::take_piece, {value}, attrs, {piece}, shard_of(dim))[0];
 }
 
 void Distributor::partial_gradient(ValueId parameter) {

@@ -42,6 +42,8 @@ class Distributor {
   ValueId sum(ValueId partial, bool tokens);
   // Returns the rank's tokens of a whole value.
   ValueId tokens_of(ValueId value);
+  // Returns the rank's piece of a whole value or parameter along a dim.
+  ValueId piece_of(ValueId value, int dim);
   // Adds a node with the current node's call and site; its outputs are new values of `placement`.
   std::vector<ValueId> emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
                             const std::vector<TensorType>& types, Placement placement = {});

@@ -92,6 +92,9 @@ class Reader {
       if (node.attrs.has(name)) partition_.find(node.attrs.integer(name));
     if (node.op == &ops::attention)
       partition_.join(last_dim(graph_, node.inputs[0]), last_dim(graph_, node.outputs[0]));
+    if (node.op == &ops::attend)
+      for (const ValueId columns : {node.inputs[1], node.inputs[2], node.outputs[0]})
+        partition_.join(last_dim(graph_, node.inputs[0]), last_dim(graph_, columns));
     if (node.op == &ops::embedding || node.op == &ops::positions) read_table(node);
     if (node.op == &ops::cross_entropy) made_.vocabularies.insert(last_dim(graph_, node.inputs[0]));
     if (node.op == &ops::route) {
@@ -122,6 +125,7 @@ class Reader {
 
   void read_heads(const Node& node) {
     if (node.op == &ops::reshape) read_reshape(node);
+    if (node.op == &ops::attend) read_attend(node);
     if (node.op != &ops::attention && !rotates(node)) return;
     const int64_t columns = last_dim(graph_, node.inputs[0]);
     const std::optional<size_t> at = made_.group_of(columns);
@@ -136,6 +140,16 @@ class Reader {
     }
     const int64_t heads = node.attrs.integer("heads", 1), kv_heads = node.attrs.integer("kv_heads", heads);
     group.head_sizes.insert(columns / (heads + 2 * kv_heads));
+    shared_[*at].insert({heads, kv_heads});
+  }
+
+  void read_attend(const Node& node) {
+    const std::optional<size_t> at = made_.group_of(last_dim(graph_, node.inputs[0]));
+    if (!at) return;
+    const int64_t heads = node.attrs.integer("heads", 1), kv_heads = node.attrs.integer("kv_heads", heads);
+    for (const int64_t count : {heads, kv_heads}) made_.groups[*at].heads[count] = count;
+    made_.groups[*at].head_sizes.insert(last_dim(graph_, node.inputs[0]) / heads);
+    made_.groups[*at].head_sizes.insert(last_dim(graph_, node.outputs[0]) / heads);
     shared_[*at].insert({heads, kv_heads});
   }
 
@@ -198,7 +212,7 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
     for (const char* name : kDimAttrs)
       change(node.attrs, name, [&](int64_t size) { return small_of(sizes.dims, size); });
     if (node.op == &ops::reshape || node.op == &ops::expand) resize_view(graph, node, relations, sizes);
-    if (node.op != &ops::attention && !rotates(node)) continue;
+    if (node.op != &ops::attention && node.op != &ops::attend && !rotates(node)) continue;
     const std::optional<size_t> group = relations.group_of(last_dim(graph, node.inputs[0]));
     if (!group) continue;
     for (const char* name : kHeadAttrs)

@@ -120,7 +120,8 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained), flops = cost.flops;
   const bool ideal = device.flash == 1;  // bound of any kernel
   if (backward && !ideal) rate *= kFlashBackward;
-  const bool causal = op.attrs.integer("causal") != 0 && (op.is(ops::attention) || op.is(ops::attention_grad));
+  const bool causal =
+      op.attrs.integer("causal") != 0 && !op.is(ops::attention_block) && !op.is(ops::attention_block_grad);
   if (causal && device.flash > 0 && !ideal) flops *= 1 + kFlashBlock / static_cast<double>(qkv.shape[1]);
   const double seconds = flops / rate;
   return {seconds + device.launch_s, Bound::compute, cost.flops};
@@ -218,8 +219,8 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
        {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw, &ops::expert_linear_dw_add})
     if (op.is(*kind)) return expert_time(device, program, op);
   const Cost cost = op_cost(program, op);
-  const bool forward = op.is(ops::attention) || op.is(ops::attention_block);
-  const bool backward = op.is(ops::attention_grad) || op.is(ops::attention_block_grad);
+  const bool forward = op.is(ops::attention) || op.is(ops::attend) || op.is(ops::attention_block);
+  const bool backward = op.is(ops::attention_grad) || op.is(ops::attend_grad) || op.is(ops::attention_block_grad);
   if (forward || backward) return attention_time(device, program, op, cost, backward);
   if (op.def->optimizer != nullptr) {
     const double parameters = static_cast<double>(program.tensors[op.reads[1]].count());
