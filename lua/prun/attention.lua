@@ -101,7 +101,7 @@ local function in_heads(x, own, count)
 end
 
 -- Attention by its definition, with scores [B, heads, T, S] in memory.
-local function by_scores(opt)
+local function by_scores(opt, reason)
   local shared = opt.kv_heads or opt.heads
   if opt.documents then
     fail("documents", "'documents' works without bias, dropout and masks for each head only")
@@ -123,7 +123,7 @@ local function by_scores(opt)
     elseif #mask.shape == 3 then mask = views.unsqueeze(mask, 1) end
     scores = arithmetic.where(mask, scores, -1e30)
   end
-  local attrs = { causal = opt.causal and 1 or nil, window = opt.window }
+  local attrs = { causal = opt.causal and 1 or nil, window = opt.window, attention = reason }
   local weights = graph.op("softmax", { scores }, attrs, "softmax")
   if opt.dropout > 0 then
     local length, keys = weights.shape[3], weights.shape[4]
@@ -144,7 +144,9 @@ local function separate(opt)
     opt.causal = true
   end
   local mask = opt.mask and flat_mask(opt.mask)
-  if opt.bias or opt.dropout > 0 or opt.mask and not mask then return by_scores(opt) end
+  local reason = opt.bias and "a bias" or opt.dropout > 0 and "dropout" or opt.mask and not mask and
+    "a mask for each head"
+  if reason then return by_scores(opt, reason) end
   return attend(opt, mask)
 end
 

@@ -44,14 +44,13 @@ constexpr int kGoodbyeMilliseconds = 200;
 }  // namespace
 
 Connection::Connection(Descriptor socket, std::unique_ptr<sdk::TlsStream> tls, bool tcp, bool first, bool payload_crc,
-                       uint32_t chunk, Peer& peer, Matcher& matcher, Poller& poller)
+                       Peer& peer, Matcher& matcher, Poller& poller)
     : socket_(std::move(socket)),
       tls_(std::move(tls)),
       ready_(tls_ == nullptr),
       tcp_(tcp),
       first_(first),
       payload_crc_(payload_crc),
-      chunk_(chunk),
       peer_(peer),
       matcher_(matcher),
       poller_(poller) {

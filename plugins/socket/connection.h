@@ -19,8 +19,8 @@ namespace prun::socket {
 class Connection : public EventSource {
  public:
   // `tls`: the TLS layer over the same socket; null = not encrypted.
-  Connection(Descriptor socket, std::unique_ptr<sdk::TlsStream> tls, bool tcp, bool first, bool payload_crc,
-             uint32_t chunk, Peer& peer, Matcher& matcher, Poller& poller);
+  Connection(Descriptor socket, std::unique_ptr<sdk::TlsStream> tls, bool tcp, bool first, bool payload_crc, Peer& peer,
+             Matcher& matcher, Poller& poller);
 
   void on_event(uint32_t events) override;
   bool read_now();  // reads available input; returns whether a frame arrived
@@ -65,7 +65,6 @@ class Connection : public EventSource {
   Clock::time_point sent_at_{};  // last write of an encrypted connection
   std::string trouble_;
   const bool tcp_, first_, payload_crc_;
-  const uint32_t chunk_;
   Peer& peer_;
   Matcher& matcher_;
   Poller& poller_;

@@ -262,8 +262,8 @@ void Connector::establish(Greeting& greeting) {
         fd.get(), handshake.dialler() ? sdk::TlsStream::Side::client : sdk::TlsStream::Side::server,
         handshake.encryption_key());
   const bool crc = tcp && options_.payload_crc(near) && !tls;  // TLS records are authenticated already
-  slot = std::make_unique<Connection>(std::move(fd), std::move(tls), tcp, handshake.index() == 0, crc, options_.chunk,
-                                      peer, matcher_, poller_);
+  slot = std::make_unique<Connection>(std::move(fd), std::move(tls), tcp, handshake.index() == 0, crc, peer, matcher_,
+                                      poller_);
   ++(tcp ? over_tcp_ : over_unix_);
 }
 

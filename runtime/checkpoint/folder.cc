@@ -187,7 +187,7 @@ std::string mark_best(const std::string& folder, const std::string& name) {
   };
   std::string best;
   Progress of_best;
-  for (std::optional<std::string> each = folder + "/" + name; each; each = before(*each)) {
+  for (std::optional<std::string> each = fmt::format("{}/{}", folder, name); each; each = before(*each)) {
     Index index;
     try {
       index = read_index(*each);

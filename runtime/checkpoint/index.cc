@@ -39,7 +39,7 @@ std::vector<int64_t> samples_of_batches(const Json& json, int64_t samples) {
   return runs;
 }
 
-std::string mesh_of_before(std::string mesh) {
+std::string mesh_of_before(const std::string& mesh) {
   if (mesh.empty() || mesh == "one rank") return "1 rank";
   return mesh.find('=') != std::string::npos ? join(split(mesh, ' '), " x ") : mesh;
 }

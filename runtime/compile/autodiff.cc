@@ -1,9 +1,11 @@
 // Reverse-mode differentiation of the model graph: walks the nodes backward from the loss, and each op's derivative
 // rule records backward nodes. The gradient contributions of a value with several readers are added in order of
-// arrival.
+// arrival; those of adjacent slices are concatenated, so that q, k and v of a fused qkv need no sum.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "compile/compile_state.h"
@@ -46,6 +48,7 @@ class Recorder final : public GradientBuilder {
       graph_.values.push_back(std::move(value));
     }
     std::vector<ValueId> outputs = node.outputs;
+    if (&op == &ops::pad) note_slice(node);
     state_.backward.push_back(std::move(node));
     return outputs;
   }
@@ -59,9 +62,10 @@ class Recorder final : public GradientBuilder {
       known = gradient;
       return;
     }
-    std::vector<ValueId> sum = emit(ops::add, {known, gradient}, {new_gradient.type}, {});
-    graph_.values[sum[0]].name = "d " + graph_.values[value].name;
-    known = sum[0];
+    std::optional<ValueId> sum = joined_slices(known, gradient);
+    if (!sum) sum = emit(ops::add, {known, gradient}, {new_gradient.type}, {})[0];
+    graph_.values[*sum].name = "d " + graph_.values[value].name;
+    known = *sum;
   }
 
   void run() {
@@ -84,11 +88,17 @@ class Recorder final : public GradientBuilder {
       const std::vector<ValueId> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
       const size_t before = state_.backward.size();
-      node->op->derive(*this, NodeView{inputs, outputs, attrs});
+      try {
+        node->op->derive(*this, NodeView{inputs, outputs, attrs});
+      } catch (const Error& error) {
+        if (error.site()) throw;
+        throw plan_error(error.message(), node->site);
+      }
       const bool all = std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) { return wants(input); });
       for (size_t n = before; n < state_.backward.size() && !all; ++n)
         maybe_unwanted.insert(state_.backward[n].outputs.begin(), state_.backward[n].outputs.end());
     }
+    std::erase_if(state_.backward, [&](const Node& node) { return replaced_.contains(node.outputs.front()); });
     for (const Node& node : state_.backward)
       for (ValueId input : node.inputs) maybe_unwanted.erase(input);
     for (ValueId gradient : gradient_) maybe_unwanted.erase(gradient);
@@ -99,6 +109,48 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
+  // A gradient that is 0 outside of [first, end) of a dim, where it is a concatenation of `parts`.
+  struct Slice {
+    int64_t dim, first, end;
+    std::vector<ValueId> parts;
+    std::vector<ValueId> made;  // results of the nodes that make it
+    CallId call;
+  };
+
+  void note_slice(const Node& pad) {
+    if (pad.attrs.number("value") != 0) return;
+    const int64_t dim = pad.attrs.integer("dim"), first = pad.attrs.integer("before");
+    slices_[pad.outputs[0]] = {dim,        first,       first + graph_.values[pad.inputs[0]].type.shape[dim],
+                               pad.inputs, pad.outputs, pad.call};
+  }
+
+  // Returns the sum of two gradients that are slices side by side, without an addition; nullopt: they are not.
+  std::optional<ValueId> joined_slices(ValueId a, ValueId b) {
+    if (!slices_.contains(a) || !slices_.contains(b)) return std::nullopt;
+    Slice left = slices_[a], right = slices_[b];
+    if (left.first > right.first) std::swap(left, right);
+    if (left.dim != right.dim || left.end != right.first || left.call != right.call || left.call != current_->call)
+      return std::nullopt;
+    const TensorType whole = graph_.values[a].type;
+    Slice joined = left;
+    joined.end = right.end;
+    joined.parts.insert(joined.parts.end(), right.parts.begin(), right.parts.end());
+    replaced_.insert(left.made.begin(), left.made.end());
+    replaced_.insert(right.made.begin(), right.made.end());
+    TensorType type = whole;
+    type.shape[joined.dim] = joined.end - joined.first;
+    Attrs attrs;
+    attrs.set("dim", joined.dim);
+    const ValueId together = emit(ops::concat, joined.parts, {type}, attrs)[0];
+    if (type.shape == whole.shape) return together;
+    attrs.set("before", joined.first);
+    attrs.set("after", whole.shape[joined.dim] - joined.end);
+    const ValueId sum = emit(ops::pad, {together}, {whole}, attrs)[0];
+    joined.made = {together, sum};
+    slices_[sum] = std::move(joined);
+    return sum;
+  }
+
   // Casts the gradient of a parameter to f32 (unless it is f64), that of an activation to its dtype.
   ValueId rounded(ValueId value, ValueId gradient) {
     const bool parameter = graph_.values[value].kind == ValueKind::parameter;
@@ -117,6 +169,7 @@ class Recorder final : public GradientBuilder {
     const Attrs& forward = current_->attrs;
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
+    read.reserve(inputs.size());
     for (const ValueId input : inputs) read.push_back(graph_.values[input].type);
     if (op_cost(op, read, types, attrs).model == 0) return;
     if (forward.has("routed")) attrs.set("routed", forward.number("routed"));
@@ -126,6 +179,8 @@ class Recorder final : public GradientBuilder {
   CompileState& state_;
   Graph& graph_;
   Table<ValueId, ValueId> gradient_;
+  std::map<ValueId, Slice> slices_;
+  std::set<ValueId> replaced_;  // results of nodes that a concatenation replaced
   Table<ValueId, bool> wants_;
   SharedAttrs attrs_;
   const Node* current_ = nullptr;

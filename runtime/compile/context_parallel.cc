@@ -26,8 +26,9 @@ class TokenValues {
       if (text && input.kind == ValueKind::input && (input.name == "tokens" || input.name == "targets")) mark(id);
     }
     for (const Node& node : graph.nodes) {
-      const bool reads = node.op == &ops::embedding || node.op == &ops::attention;
-      if (reads || node.op == &ops::rotary || node.op == &ops::rotary_at || node.op == &ops::positions)
+      const bool attends = node.op == &ops::attention || node.op == &ops::attend;
+      const bool rotates = node.op == &ops::rotary || node.op == &ops::rotary_at;
+      if (attends || rotates || node.op == &ops::embedding || node.op == &ops::positions)
         mark(node.inputs[0]), mark(node.outputs[0]);
     }
     while (spread()) {
@@ -177,6 +178,7 @@ class TokenSplitter {
     if (std::none_of(node.inputs.begin(), node.inputs.end(), splits) &&
         std::none_of(node.outputs.begin(), node.outputs.end(), splits))
       return add(std::move(node));
+    if (node.op == &ops::attend && splits(node.inputs[1])) join_qkv(node);
     const OpDef* const op = node.op;
     if (op == &ops::attention) {
       node.op = &ops::ring_attention;
@@ -203,6 +205,37 @@ class TokenSplitter {
     places.inputs = {rows.outputs[0], node.inputs[2]};
     add(std::move(rows));
     add(std::move(places));
+  }
+
+  // Replaces an attention with separate q, k and v by one with a fused qkv, which ring attention can compute. Refuses
+  // the rules that a ring does not know.
+  void join_qkv(Node& node) {
+    for (const auto& [rule, shown] : {std::pair{"masked", "a mask"},
+                                      {"spans", "documents"},
+                                      {"window", "a window"},
+                                      {"softcap", "a softcap"},
+                                      {"scale", "a scale"}})
+      if (node.attrs.has(rule))
+        throw plan_error(fmt::format("an attention with {} sees the tokens of one rank only, and axis '{}' of {} ranks "
+                                     "splits them; a ring of ranks computes attention without it",
+                                     shown, axis_, ranks_),
+                         node.site);
+    if (value(node.inputs[1]).type.shape != value(node.inputs[2]).type.shape)
+      throw plan_error(
+          fmt::format("the heads of k and v differ in size, and axis '{}' of {} ranks splits their tokens; "
+                      "a ring of ranks passes heads of one size",
+                      axis_, ranks_),
+          node.site);
+    Node join{&ops::concat, node.inputs, {state_.graph.values.next()}, {}, node.call, node.site};
+    join.attrs.set("dim", int64_t{2});
+    Value qkv = value(node.outputs[0]);
+    qkv.name += ".qkv";
+    state_.graph.values.push_back(std::move(qkv));
+    tokens_dim_.resize(state_.graph.values.size(), -1);
+    tokens_dim_[join.outputs[0]] = 1;
+    node.op = &ops::attention;
+    node.inputs = join.outputs;
+    add(std::move(join));
   }
 
   static std::string without(const std::string& axes, const std::string& axis) {

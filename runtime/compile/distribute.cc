@@ -226,7 +226,7 @@ void cross_entropy(Distributor& d, const Node& node) {
   std::vector<ValueId> finished = {sums, m, logits, targets};
   if (node.inputs.size() > 2) finished.push_back(node.inputs[2]);
   std::vector<ValueId> loss =
-      d.emit(ops::cross_entropy_finish, std::move(finished), attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
+      d.emit(ops::cross_entropy_finish, finished, attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
 }

@@ -30,17 +30,48 @@ Shape whole_of(const Distributor& d, ValueId value) {
   return shape;
 }
 
-// Returns whether the columns of a value are blocks, each of which was split by itself.
-bool has_blocks(const Distributor& d, ValueId value) {
+// Returns the blocks of the columns of a value, each of which was split by itself; one block if they were split evenly.
+std::vector<int64_t> blocks_of(const Distributor& d, ValueId value) {
   const std::vector<Node>& nodes = d.whole_nodes();
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     if (node->outputs[0] != value) continue;
-    if (node->op == &ops::linear) return d.graph().values[node->inputs[1]].blocks.size() > 1;
+    if (node->op == &ops::linear && !d.graph().values[node->inputs[1]].blocks.empty())
+      return d.graph().values[node->inputs[1]].blocks;
+    if (node->op == &ops::concat && node->attrs.integer("dim") + 1 == std::ssize(d.whole_type(value).shape)) {
+      std::vector<int64_t> blocks;
+      for (const ValueId input : node->inputs)
+        for (const int64_t block : blocks_of(d, input)) blocks.push_back(block);
+      return blocks;
+    }
     if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary && node->op != &ops::rotary_at)
-      return false;
+      break;
     value = node->inputs[0];
   }
-  return false;
+  return {d.whole_type(value).shape.back()};
+}
+bool has_blocks(const Distributor& d, ValueId value) { return blocks_of(d, value).size() > 1; }
+
+// Returns whether a slice of the columns, or a concatenation along them, keeps each rank's part of every block apart.
+// The ranks' parts of a concatenation are then parts of several blocks, which only these readers understand.
+bool keeps_blocks(const Distributor& d, const Node& node, int dim) {
+  if (dim + 1 != std::ssize(d.whole_type(node.inputs[0]).shape) || node.attrs.integer("dim") != dim) return false;
+  if (node.op == &ops::concat)
+    return std::ranges::all_of(d.whole_nodes(), [&](const Node& reader) {
+      const bool knows = reader.op == &ops::attention || reader.op == &ops::ring_attention ||
+                         reader.op == &ops::rotary || reader.op == &ops::rotary_at || reader.op == &ops::slice;
+      return knows || std::ranges::find(reader.inputs, node.outputs[0]) == reader.inputs.end();
+    });
+  if (node.op != &ops::slice) return false;
+  int64_t start = 0;
+  const int64_t first = node.attrs.integer("start"), end = first + node.attrs.integer("size");
+  bool begins = false, ends = false;
+  for (const int64_t block : blocks_of(d, node.inputs[0])) {
+    if (block % d.ranks() != 0) return false;
+    begins = begins || start == first;
+    start += block;
+    ends = ends || start == end;
+  }
+  return begins && ends;
 }
 
 // Returns the dim of y that a reshape leaves as it is, if the ranks' parts of it differ in size because they do not
@@ -84,6 +115,11 @@ void view(Distributor& d, const Node& node) {
       element_count({x.begin() + dim + 1, x.end()}) * x[dim] != element_count({y.begin() + *to, y.end()}))
     to = std::nullopt;
   if (kept) to = kept;
+  if (!to && alike && keeps_blocks(d, node, dim)) {
+    for (const char* name : {"start", "size"})
+      if (node.attrs.has(name)) copy.attrs.set(name, node.attrs.integer(name) / d.ranks());
+    return d.keep(std::move(copy), shard_of(dim));
+  }
   if (!to) {
     if (!tokens) mixes(d, node, dim, x, y);
     for (ValueId& input : copy.inputs) input = d.whole(input);

@@ -278,10 +278,10 @@ void place_units(CompileState& state) {
     Shape shape = {storage.shard};
     auto own = [&](const std::string& what, Role role, bool offloaded = false) {
       const Dtype dtype = is_frozen ? state.plan.param_dtype : master;
-      return add_state(program, name + "." + what, role, {dtype, shape}, space(offloaded), site);
+      return add_state(program, fmt::format("{}.{}", name, what), role, {dtype, shape}, space(offloaded), site);
     };
     auto view = [&](const std::string& what, TensorId of) {
-      return add_view(program, name + "." + what, of, storage.bucket_start, shape);
+      return add_view(program, fmt::format("{}.{}", name, what), of, storage.bucket_start, shape);
     };
     storage.master = storage.sharded ? own("shard", is_frozen ? Role::frozen : Role::param, storage.master_offloaded)
                                      : view("params", is_frozen ? frozen : params);

@@ -1,5 +1,7 @@
 // The numbers that a body reports: its loss, and the terms of the numbers that the plan names. They are one vector, so
 // that one all-reduce an axis covers them.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -32,8 +34,8 @@ void add_results(CompileState& state, Body& body, const std::string& name, bool 
   std::vector<int64_t> slots(graph.terms.size(), -1);
   for (const int term : used) {
     slots[term] = static_cast<int64_t>(std::distance(used.begin(), used.find(term))) + 1;
-    const std::string number = std::to_string(slots[term]);
-    state.term_tensors[term] = add_view(state.program, name + ".term" + number, body.results, slots[term], {});
+    state.term_tensors[term] =
+        add_view(state.program, fmt::format("{}.term{}", name, slots[term]), body.results, slots[term], {});
   }
   body.named.clear();
   for (const NamedNumber* number : named) {

@@ -134,6 +134,8 @@ std::string FeedRing::fingerprint() const { return text_of(header().fingerprint)
 void require_feed_fits(const prun_feed_header& header, const DataSource& source, const Site& site) {
   std::vector<FeedInput> given;
   std::vector<std::string> names;
+  given.reserve(header.input_count);
+  names.reserve(header.input_count);
   for (uint32_t i = 0; i < header.input_count; ++i) given.push_back(input_of(header.inputs[i]));
   for (const FeedInput& input : given) names.push_back(input.name);
   const auto fail = [&](const std::string& what) {

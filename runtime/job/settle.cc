@@ -52,7 +52,7 @@ JobCommand command_of(const JobSpec& spec) {
   const auto add = [](std::string& to, const char* option, const std::string& value) {
     if (!value.empty()) to += fmt::format(" {} {}", option, shell_word(value));
   };
-  for (const auto& [name, value] : spec.settings) add(both, "--set", name + "=" + value);
+  for (const auto& [name, value] : spec.settings) add(both, "--set", fmt::format("{}={}", name, value));
   if (spec.first_device > 0)
     add(both, "--device", fmt::format("{}:{}", spec.device, spec.first_device));
   else if (spec.device != JobSpec().device)

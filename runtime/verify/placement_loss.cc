@@ -111,7 +111,7 @@ AxisOutcome rows_grad(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome logsumexp(const AxisView& axis, const AxisPlacements& reads) { return rows_grad(axis, reads); }
 
 AxisOutcome accuracy(const AxisView& axis, const AxisPlacements& reads) {
-  const AxisOutcome sum = loss(axis, reads);
+  AxisOutcome sum = loss(axis, reads);
   if (!sum.problem.empty()) return sum;
   return gives({sum.writes[0], sum.writes[0]});
 }

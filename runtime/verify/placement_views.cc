@@ -34,7 +34,7 @@ AxisOutcome mixes(const AxisView& axis, const AxisPlacements& reads, size_t read
 AxisOutcome reshape(const AxisView& axis, const AxisPlacements& reads) {
   if (!is_shard(reads[0])) return gives({reads[0]});
   const Shape &x = read_shape(axis, 0), &y = write_shape(axis);
-  const int dim = reads[0].dim;
+  const auto dim = static_cast<int>(reads[0].dim);
   if (dim >= std::ssize(x)) return mixes(axis, reads, 0);
   const int64_t before = count_before(x, dim);
   AxisPlacement placement = reads[0];
@@ -71,16 +71,47 @@ AxisOutcome permute(const AxisView& axis, const AxisPlacements& reads) {
   return mixes(axis, reads, 0);
 }
 
+namespace {
+
+// Returns the placement of columns [start, start + size) of a rank, which are the rank's parts of whole blocks;
+// kUnknown if they are not.
+AxisPlacement sliced_blocks(const AxisView& axis, const AxisPlacements& reads, int64_t start, int64_t size) {
+  std::vector<int64_t> kept;
+  int64_t at = 0;
+  bool begins = false, ends = false;
+  for (const int64_t block : column_blocks(axis, reads, 0)) {
+    if (block % axis.ranks != 0) return {};
+    begins = begins || at == start;
+    if (begins && !ends) kept.push_back(block);
+    at += block / axis.ranks;
+    ends = ends || at == start + size;
+  }
+  return begins && ends ? shard(reads[0].dim, cut_into(std::move(kept), axis.ranks)) : AxisPlacement{};
+}
+
+}  // namespace
+
 // slice and pad change one dim. Padding with a number would be added up once a rank.
 AxisOutcome one_dim(const AxisView& axis, const AxisPlacements& reads) {
   const Attrs& attrs = axis.context.op.attrs;
   if (is_partial(reads[0]) && attrs.number("value") != 0) return needs_whole(axis, 0);
-  if (is_shard(reads[0]) && reads[0].dim == attrs.integer("dim")) return mixes(axis, reads, 0);
+  if (is_shard(reads[0]) && reads[0].dim == attrs.integer("dim")) {
+    if (!axis.context.op.is(ops::slice) || !by_columns(axis, reads, 0)) return mixes(axis, reads, 0);
+    const AxisPlacement kept = sliced_blocks(axis, reads, attrs.integer("start"), attrs.integer("size"));
+    return is_shard(kept) ? gives({kept}) : mixes(axis, reads, 0);
+  }
   if (is(reads[0], Kind::zero) && attrs.number("value") != 0) return gives({kInvariant});
   return gives({reads[0]});
 }
 
+// Columns that are side by side on each rank are blocks, each split by itself.
 AxisOutcome concat(const AxisView& axis, const AxisPlacements& reads) {
+  const bool columns = axis.context.op.attrs.integer("dim") == last_dim(axis, 0);
+  std::vector<int64_t> blocks;
+  for (size_t r = 0; columns && r < reads.size() && by_columns(axis, reads, r); ++r) {
+    for (const int64_t block : column_blocks(axis, reads, r)) blocks.push_back(block);
+    if (r + 1 == reads.size()) return gives({shard(reads[0].dim, cut_into(std::move(blocks), axis.ranks))});
+  }
   const Agreement result = agreement(reads, 0, reads.size());
   if (!result.agree) return do_not_match(axis, reads, result.read);
   if (is_shard(result.placement) && result.placement.dim == axis.context.op.attrs.integer("dim"))

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attention_lists.h"
 #include "base/text.h"
 #include "calibrate/algorithm_costs.h"
 #include "data/feed_ring.h"
@@ -143,7 +144,7 @@ int Check::run() {
   fmt::print("{}: verified for {} ({}){}{}\n", job_.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
-    fmt::print("{} parameters\n{}", grouped(parameters), parameter_lists(plan));
+    fmt::print("{} parameters\n{}{}", grouped(parameters), parameter_lists(plan), attention_lists(plan));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (const int64_t bytes = feed_bytes(job); bytes > 0)

@@ -28,6 +28,7 @@ std::vector<Description> read_all() {
     if (entry.path().extension() == ".yaml") paths.push_back(entry.path().string());
   std::ranges::sort(paths);
   std::vector<Description> all;
+  all.reserve(paths.size());
   for (const std::string& path : paths) all.push_back(read_description(path, descriptions_folder()));
   std::stable_partition(all.begin(), all.end(), [](const Description& one) { return one.like.empty(); });
   return all;

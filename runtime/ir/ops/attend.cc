@@ -3,7 +3,7 @@
 // these is the op attention. Only the log-sum-exp of each row is retained, as there.
 //
 // Query t attends to the keys [first, end) in which all rules agree: causal, window, and the row of `spans` of its
-// token. Of these it attends to the keys for which the mask is not 0. A query without keys has the result 0.
+// token. A mask then removes the keys where it is 0. A query without keys has the result 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,60 +19,62 @@ bool has_mask(const Attrs& attrs) { return attrs.integer("masked") != 0; }
 // Returns the elements of a head of `columns`.
 int64_t head_size(std::string_view what, int64_t columns, int64_t heads) {
   if (columns % heads != 0)
-    throw plan_error(fmt::format("attend: {} has {} columns, which do not divide into {} heads", what, columns, heads));
+    throw plan_error(
+        fmt::format("attention: {} has {} columns, which do not divide into {} heads", what, columns, heads));
   return columns / heads;
 }
 
 void require_heads(const TensorType& q, const TensorType& k, const Attrs& attrs) {
   const int64_t heads = attrs.integer("heads", 1), shared = kv_heads(attrs);
   if (heads < 1 || shared < 1)
-    throw plan_error(fmt::format("attend: {} heads and {} kv_heads; at least 1 is needed", heads, shared));
+    throw plan_error(fmt::format("attention: {} heads and {} kv_heads; at least 1 is needed", heads, shared));
   const int64_t all = attrs.integer("of_heads", heads);
-  if (all % shared != 0) throw plan_error(fmt::format("attend: {} heads cannot share {} kv_heads evenly", all, shared));
+  if (all % shared != 0)
+    throw plan_error(fmt::format("attention: {} heads cannot share {} kv_heads evenly", all, shared));
   const int64_t size = head_size("q", last_dim(q), heads), other = head_size("k", last_dim(k), shared);
   if (size != other)
     throw plan_error(
-        fmt::format("attend: a head of q has {} elements ({} columns, {} heads), one of k {} ({} columns, "
+        fmt::format("attention: a head of q has {} elements ({} columns, {} heads), one of k {} ({} columns, "
                     "{} heads); they should be equal",
                     size, last_dim(q), heads, other, last_dim(k), shared));
 }
 
 // A mask is [B,S], [B,1,S] or [B,T,S].
 void require_mask(const TensorType& mask, int64_t batch, int64_t queries, int64_t keys) {
-  if (mask.dtype != Dtype::i32) require_float("attend", "the mask", mask);
+  if (mask.dtype != Dtype::i32) require_float("attention", "the mask", mask);
   const Shape& shape = mask.shape;
   const bool fits = (shape.size() == 2 || (shape.size() == 3 && (shape[1] == 1 || shape[1] == queries))) &&
                     shape.front() == batch && shape.back() == keys;
   if (!fits)
     throw plan_error(
-        fmt::format("attend: the mask is {}; with {} samples, {} queries and {} keys it should be [{}, "
+        fmt::format("attention: the mask is {}; with {} samples, {} queries and {} keys it should be [{}, "
                     "{}] or [{}, {}, {}]",
                     shape_text(shape), batch, queries, keys, batch, keys, batch, queries, keys));
 }
 
 void require_numbers(const Attrs& attrs) {
   if (!(attrs.number("scale", 1) > 0))
-    throw plan_error(fmt::format("attend: scale is {}, should be above 0", attrs.number("scale")));
+    throw plan_error(fmt::format("attention: scale is {}, should be above 0", attrs.number("scale")));
   if (attrs.has("softcap") && !(attrs.number("softcap") > 0))
-    throw plan_error(fmt::format("attend: softcap is {}, should be above 0", attrs.number("softcap")));
+    throw plan_error(fmt::format("attention: softcap is {}, should be above 0", attrs.number("softcap")));
   if (attrs.has("window") && attrs.integer("window") < 1)
-    throw plan_error(fmt::format("attend: window is {}, should be at least 1", attrs.integer("window")));
+    throw plan_error(fmt::format("attention: window is {}, should be at least 1", attrs.integer("window")));
 }
 
 Types infer_attend(const Types& inputs, const Attrs& attrs) {
   const size_t expected = 3 + (has_spans(attrs) ? 1 : 0) + (has_mask(attrs) ? 1 : 0);
-  require_inputs("attend", inputs, expected, expected);
+  require_inputs("attention", inputs, expected, expected);
   const TensorType &q = inputs[0], &k = inputs[1], &v = inputs[2];
-  require_float("attend", "q", q);
+  require_float("attention", "q", q);
   for (const auto& [what, type] : {std::pair{"k", &k}, {"v", &v}}) {
-    require_same_dtype("attend", "q", q, what, *type);
-    require_rank("attend", what, *type, 3);
+    require_same_dtype("attention", "q", q, what, *type);
+    require_rank("attention", what, *type, 3);
   }
-  require_rank("attend", "q", q, 3);
+  require_rank("attention", "q", q, 3);
   const int64_t batch = q.shape[0], queries = q.shape[1], keys = k.shape[1];
   if (k.shape[0] != batch || v.shape[0] != batch || v.shape[1] != keys)
     throw plan_error(
-        fmt::format("attend: q is {}, k {}, v {}; they should have the same samples, and k and v the same "
+        fmt::format("attention: q is {}, k {}, v {}; they should have the same samples, and k and v the same "
                     "tokens",
                     shape_text(q.shape), shape_text(k.shape), shape_text(v.shape)));
   require_heads(q, k, attrs);
@@ -80,10 +82,10 @@ Types infer_attend(const Types& inputs, const Attrs& attrs) {
   size_t next = 3;
   if (has_spans(attrs)) {
     const TensorType& spans = inputs[next++];
-    require_dtype("attend", "spans", spans, Dtype::i32);
+    require_dtype("attention", "documents", spans, Dtype::i32);
     if (spans.shape != Shape{batch, queries, 2})
       throw plan_error(
-          fmt::format("attend: spans is {}, should be [{}, {}, 2]: the first key of each query, and the "
+          fmt::format("attention: documents is {}, should be [{}, {}, 2]: the first key of each query, and the "
                       "one after its last",
                       shape_text(spans.shape), batch, queries));
   }
@@ -97,7 +99,7 @@ void derive_attend(GradientBuilder& builder, const NodeView& node) {
   const std::vector<ValueId>& in = node.inputs;
   if (has_mask(node.attrs) && builder.wants(in.back()))
     throw plan_error(
-        "attend: the mask is computed from parameters and has no gradient; add a bias to the scores "
+        "attention: the mask is computed from parameters and has no gradient; add a bias to the scores "
         "instead (nn.attention's `bias`)");
   if (!builder.wants(in[0]) && !builder.wants(in[1]) && !builder.wants(in[2])) return;
   std::vector<ValueId> reads = {in[0],          in[1], in[2], node.outputs[0], builder.gradient(node.outputs[0]),

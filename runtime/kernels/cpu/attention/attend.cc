@@ -35,7 +35,7 @@ struct KeyMask {
   int64_t rows = 0, keys = 0;  // rows of a sample
 
   bool one_row() const { return rows == 1; }
-  // Calls f(is_seen), where is_seen(key) tells whether query `t` of sample `b` sees the key.
+  // Calls f(is_seen), where is_seen(key) returns whether query `t` of sample `b` sees the key.
   template <class F>
   void row(int64_t b, int64_t t, const F& f) const {
     const int64_t at = (b * rows + (one_row() ? 0 : t)) * keys;

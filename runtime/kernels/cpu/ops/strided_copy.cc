@@ -14,7 +14,7 @@ constexpr int64_t kCopyTile = 32, kCopyPart = 16384;
 
 }  // namespace
 
-StridedCopy::StridedCopy(std::vector<StridedDim> dims, int64_t element_bytes) : element_bytes_(element_bytes) {
+StridedCopy::StridedCopy(const std::vector<StridedDim>& dims, int64_t element_bytes) : element_bytes_(element_bytes) {
   PRUN_CHECK(element_bytes == 2 || element_bytes == 4 || element_bytes == 8, std::to_string(element_bytes));
   for (const StridedDim& dim : dims) {
     if (dim.size == 1) continue;

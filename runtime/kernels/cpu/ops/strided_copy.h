@@ -15,7 +15,7 @@ struct StridedDim {
 class StridedCopy {
  public:
   // `dims`: outermost first; element sizes of 2, 4 or 8 bytes.
-  StridedCopy(std::vector<StridedDim> dims, int64_t element_bytes);
+  StridedCopy(const std::vector<StridedDim>& dims, int64_t element_bytes);
   void run(int threads, const std::byte* from, std::byte* to) const;
 
  private:
