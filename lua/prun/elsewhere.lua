@@ -209,6 +209,7 @@ local values = {
   bfloat16 = "bf16", float16 = "bf16", half = "bf16", fp16 = "bf16", f16 = "bf16", int64 = "i64", long = "i64",
   int32 = "i32", int = "i32", int8 = "i8", uint8 = "u8", mean = "avg", average = "avg", add = "sum", product = "prod",
   cpu = "optimizer", layer = "layers", gelu_new = "gelu", gelu_tanh = "tanh",
+  dynamic = "nothing: 'dynamic' changes the angles when a text outgrows the original context; up to there it is 'none'",
 }
 
 -- The function of each of our options, for options passed to the wrong function.
@@ -251,6 +252,7 @@ end
 -- Returns " (here: 'bf16')" or the likely right one of `choices`.
 function elsewhere.value(value, choices)
   local ours, named = values[tostring(value):lower()], {}
+  if ours and ours:find "^nothing: " then return here(ours) end
   for _, choice in ipairs(choices) do
     if choice == ours then return (" (here: '%s')"):format(ours) end
     if choice ~= "" then named[#named + 1] = choice end  -- an empty text is the absence of the option

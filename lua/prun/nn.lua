@@ -19,10 +19,9 @@ local function word(called, arguments, fn)
 end
 
 local most_elements = graph.most_elements
-local ones, zeros = schema.convert("init", "ones"), schema.convert("init", "zeros")
+local zeros = schema.convert("init", "zeros")
 local name = { name = "name", kind = "name", help = "of the layer; its weights are called after it" }
 local x = { name = "x", kind = "tensor", help = "the tensor that it works on" }
-local eps = { name = "eps", kind = "number", default = 1e-5, least = 0, help = "added to the variance" }
 
 local function size(of, help, more)
   local entry = { name = of, kind = "integer", least = 1, most = most_elements, help = help }
@@ -95,14 +94,6 @@ nn.linear = word("linear", {
   return adapters.linear(y, layer, input, out, opt.blocks, opt.weight ~= nil)
 end)
 
--- Normalizes the last dim, with a learned scale and shift.
-nn.layernorm = word("layernorm", { name, x, eps }, function(layer, input, added)
-  local width = graph.last_dim(input)
-  local gamma = graph.parameter(layer .. ".weight", { width }, ones)
-  local beta = graph.parameter(layer .. ".bias", { width }, zeros)
-  return (graph.op("layernorm", { input, gamma, beta }, { eps = added }, layer, { "mean", "rstd" }))
-end)
-
 -- x [B, T, width] = table[tokens] (+ positions[0..T)); `table` is a parameter [vocab, width], `positions` [T, width].
 nn.embedding = word("embedding", {
   { name = "tokens", kind = "tensor", help = "batch.tokens" },
@@ -110,41 +101,12 @@ nn.embedding = word("embedding", {
   { name = "positions", kind = "tensor", optional = true, help = "a parameter [tokens, width]" },
 }, function(tokens, weights, positions) return (graph.op("embedding", { tokens, weights, positions }, {})) end)
 
--- Divides the last dim by its root mean square, with a learned scale.
-nn.rmsnorm = word("rmsnorm", { name, x, eps }, function(layer, input, added)
-  local gamma = graph.parameter(layer .. ".weight", { graph.last_dim(input) }, ones)
-  return (graph.op("rmsnorm", { input, gamma }, { eps = added }, layer, { "rrms" }))
-end)
-
 -- nn.attention(qkv, heads, { kv_heads = 2 }) of queries, keys and values side by side, [B, T, (heads + 2·kv_heads) ·
--- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size))·v,
--- [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
+-- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size)) ·
+-- v, [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
 nn.attention = require "prun.attention"
 
--- x [B, T, heads·size .. ]: rotates the pairs (i, i + size/2) of each head by the token's position. Heads after the
--- first `heads` are unchanged, so that q and k of a fused qkv are rotated in one op.
-nn.rotary = word("rotary", {
-  x, options = {
-    size("size", "elements of a head; even"),
-    size("heads", "how many to turn, from the first; by default all", { optional = true }),
-    { name = "base", kind = "number", default = 10000.0, above = 0, help = "pair i turns by base^(-2i/size) a token" },
-    { name = "scaling", kind = "text", default = "none", choices = { "none", "linear", "llama3" },
-      help = "of the angles, for contexts longer than the original one" },
-    { name = "factor", kind = "number", default = 1.0, above = 0, help = "of scalings: angles become smaller by it" },
-    { name = "low_freq_factor", kind = "number", default = 1.0, above = 0,
-      help = "of llama3: what turns less often in the original context becomes slower" },
-    { name = "high_freq_factor", kind = "number", default = 4.0, above = 0, help = "of llama3: what turns more stays" },
-    { name = "original_context", kind = "integer", default = 8192, least = 1, help = "of llama3, in tokens" },
-  },
-}, function(input, opt)
-  local heads = opt.heads or graph.last_dim(input) // opt.size
-  local attrs = { size = opt.size, heads = heads, base = opt.base }
-  if opt.scaling ~= "none" then attrs.scaling, attrs.factor = opt.scaling, opt.factor end
-  if opt.scaling == "llama3" then
-    for _, key in ipairs { "low_freq_factor", "high_freq_factor", "original_context" } do attrs[key] = opt[key] end
-  end
-  return (graph.op("rotary", { input }, attrs))
-end)
+nn.rotary = "prun.rotary"  -- nn.rotary(x, { size = 64 }): rotary position embeddings
 
 -- Zeros a share p of the elements, different in each step, and multiplies the others by 1 / (1 - p).
 nn.dropout = word("dropout", {
@@ -156,6 +118,7 @@ nn.dropout = word("dropout", {
 end)
 
 for called, fn in pairs(require "prun.views") do nn[called] = fn end
+for called, fn in pairs(require "prun.norms") do nn[called] = fn end
 
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 

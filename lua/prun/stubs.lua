@@ -310,6 +310,10 @@
 ---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
 ---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
 ---@field dropout? number share of the weights to zero (default 0)
+---@class prun.nn.layernorm.options
+---@field eps? number added to the variance
+---@field bias? boolean learn a shift, too (default true)
+---@field affine? boolean learn what the norm promises; false: no parameters, as elementwise_affine = False (default true)
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
@@ -335,15 +339,26 @@
 ---@field down_init? string|table initial weights of the experts' second layer
 ---@class prun.nn.norm.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
+---@class prun.nn.rmsnorm.options
+---@field eps? number added to the variance
+---@field affine? boolean learn what the norm promises; false: no parameters, as elementwise_affine = False (default true)
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
+---@field part? integer elements of a head that turn, from the first; even; by default all
+---@field interleaved? boolean elements 2i and 2i + 1 are a pair, as in GPT-J and Cohere, not i and i + size/2 (default false)
+---@field positions? prun.Tensor of the tokens, i32 [B, T], such as batch.positions; by default 0, 1, 2 ...
 ---@field base? number pair i turns by base^(-2i/size) a token (default 10000)
 ---@field scaling? string of the angles, for contexts longer than the original one (default 'none')
 ---@field factor? number of scalings: angles become smaller by it (default 1)
 ---@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
 ---@field high_freq_factor? number of llama3: what turns more stays (default 4)
----@field original_context? integer of llama3, in tokens (default 8192)
+---@field original_context? integer of llama3, yarn and longrope, in tokens (default 8192)
+---@field beta_fast? number of yarn: what turns more often in the original context stays (default 32)
+---@field beta_slow? number of yarn: what turns less often becomes slower by the factor (default 1)
+---@field truncate? boolean of yarn: the ramp between both has whole pairs (default true)
+---@field factors? number[] of longrope, one of each pair: transformers' short_factor, or long_factor for longer samples
+---@field attention_factor? number multiplies the rotated elements; by default 1, with yarn and longrope the papers' function of the factor
 ---@class prun.nn.sum.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
 ---@class prun.one_cycle.options
@@ -581,7 +596,7 @@
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field greater fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field greater_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
----@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
+---@field layernorm fun(name: string, x: prun.Tensor, eps?: number, options?: prun.nn.layernorm.options): prun.Tensor
 ---@field leaky_relu fun(x: prun.Tensor, slope?: number): prun.Tensor
 ---@field less fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field less_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
@@ -603,7 +618,7 @@
 ---@field pow fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
 ---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
----@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
+---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number, options?: prun.nn.rmsnorm.options): prun.Tensor
 ---@field rotary fun(x: prun.Tensor, options?: prun.nn.rotary.options): prun.Tensor
 ---@field rsqrt fun(x: prun.Tensor): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor

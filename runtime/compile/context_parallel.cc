@@ -29,9 +29,9 @@ class TokenValues {
       if (text && input.kind == ValueKind::input && (input.name == "tokens" || input.name == "targets")) mark(id);
     }
     for (const Node& node : graph.nodes) {
-      const bool table = node.op == &ops::embedding;
-      if (table || node.op == &ops::attention || node.op == &ops::attend || node.op == &ops::rotary ||
-          node.op == &ops::positions)
+      const bool attends = node.op == &ops::attention || node.op == &ops::attend;
+      const bool rotates = node.op == &ops::rotary || node.op == &ops::rotary_at;
+      if (attends || rotates || node.op == &ops::embedding || node.op == &ops::positions)
         mark(node.inputs[0]), mark(node.outputs[0]);
     }
     while (spread()) {

@@ -125,6 +125,9 @@ class Decoder {
       take_attend(node, inputs);
     } else if (node.op == &ops::rotary) {
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
+    } else if (node.op == &ops::rotary_at && graph_.values[inputs[1]].kind == ValueKind::input) {
+      // Positions from data restart at each document; the text of a generation is one.
+      add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::embedding && inputs.size() > 2) {
       const ValueId rows = add(ops::embedding, {inputs[0], inputs[1]}, attrs, node, {});
       attrs.erase("valid");  // belongs to the token table

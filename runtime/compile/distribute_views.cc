@@ -43,7 +43,8 @@ std::vector<int64_t> blocks_of(const Distributor& d, ValueId value) {
         for (const int64_t block : blocks_of(d, input)) blocks.push_back(block);
       return blocks;
     }
-    if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary) break;
+    if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary && node->op != &ops::rotary_at)
+      break;
     value = node->inputs[0];
   }
   return {d.whole_type(value).shape.back()};
@@ -57,7 +58,7 @@ bool keeps_blocks(const Distributor& d, const Node& node, int dim) {
   if (node.op == &ops::concat)
     return std::ranges::all_of(d.whole_nodes(), [&](const Node& reader) {
       const bool knows = reader.op == &ops::attention || reader.op == &ops::ring_attention ||
-                         reader.op == &ops::rotary || reader.op == &ops::slice;
+                         reader.op == &ops::rotary || reader.op == &ops::rotary_at || reader.op == &ops::slice;
       return knows || std::ranges::find(reader.inputs, node.outputs[0]) == reader.inputs.end();
     });
   if (node.op != &ops::slice) return false;

@@ -27,8 +27,13 @@ const GradientBuckets::Target* GradientBuckets::target_of(ValueId value) const {
   return found == targets_.end() ? nullptr : &found->second;
 }
 
+CallId GradientBuckets::last_backward_of(UnitId unit) const {
+  const UnitId owner = state_.graph.units[unit].part_of;
+  return index_.first_call(owner.none() ? unit : owner);
+}
+
 void GradientBuckets::keep_early(const Target& target, TensorId tensor, const ScheduleStep& step) {
-  early_[{step.call, step.microbatch}].push_back({target, tensor});
+  early_[{last_backward_of(target.unit), step.microbatch}].push_back({target, tensor});
 }
 
 void GradientBuckets::take_early(const ScheduleStep& step) {

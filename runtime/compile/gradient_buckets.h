@@ -23,8 +23,10 @@ class GradientBuckets {
   // Returns the parameter whose whole gradient `value` is; null = none.
   const Target* target_of(ValueId value) const;
   TensorId tensor(const Target& target, const ScheduleStep& step);
-  // Keeps a gradient that the input half of backward computes for a sharded unit; the bucket opens with the weight
-  // half, when `take_early` copies the gradient there.
+  // Returns the call of the unit whose backward is last.
+  CallId last_backward_of(UnitId unit) const;
+  // Keeps a gradient that the input half of backward, or an earlier call of a tied unit, computes for a sharded unit;
+  // the bucket opens with the weight half of the unit's last call, when `take_early` copies the gradient there.
   void keep_early(const Target& target, TensorId tensor, const ScheduleStep& step);
   void take_early(const ScheduleStep& step);
   // Zeros gradients without a writer: a twin's parameter that only the other rank uses, and gaps of the layout, which

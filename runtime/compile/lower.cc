@@ -109,8 +109,9 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
       sums.emplace_back(gradients_.tensor(*target, step), tensor);
       return tensor;
     }
-    if (kept || step.half != Half::input) return gradients_.tensor(*target, step);
-    const TensorId tensor = activation();  // its bucket opens with the other half
+    const bool last = step.call == gradients_.last_backward_of(target->unit);
+    if (kept || (step.half != Half::input && last)) return gradients_.tensor(*target, step);
+    const TensorId tensor = activation();  // its bucket opens with the other half, or with the unit's last call
     gradients_.keep_early(*target, tensor, step);
     return tensor;
   }

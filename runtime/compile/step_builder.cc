@@ -180,7 +180,7 @@ void StepBuilder::compute(const ScheduleStep& step) {
   const bool backward = step.phase == Phase::backward, makes_gradients = backward && step.half != Half::input;
   const bool again = backward && index_.recomputes(step);
   if (again && step.half != Half::weight) recompute(step);
-  if (step.half == Half::weight) gradients_.take_early(step);
+  if (makes_gradients) gradients_.take_early(step);
   if (makes_gradients && index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
   const std::vector<const Node*> nodes = index_.nodes_of(step);
   for (const Node* node : nodes) {

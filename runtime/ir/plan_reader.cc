@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "ir/data_source.h"
+#include "ir/attention_blocks.h"
 #include "ir/graph.h"
 #include "ir/loss_reader.h"
 #include "ir/optimizer_reader.h"
@@ -329,6 +330,7 @@ Graph read_graph(const Field& root) {
   graph.loss = root.at("loss").index(graph.values.size());
   read_loss_terms(root, graph);
   check_loss(graph);
+  find_attention_blocks(graph);
   return graph;
 }
 

@@ -25,6 +25,8 @@ void each_dim(Value& value, const F& f) {
   for (int64_t& block : value.blocks) f(block);
 }
 
+bool rotates(const Node& node) { return node.op == &ops::rotary || node.op == &ops::rotary_at; }
+
 template <class F>
 void change(Attrs& attrs, const char* name, const F& f) {
   if (attrs.has(name)) attrs.set(name, f(attrs.integer(name)));
@@ -126,15 +128,15 @@ class Reader {
   void read_heads(const Node& node) {
     if (node.op == &ops::reshape) read_reshape(node);
     if (node.op == &ops::attend) read_attend(node);
-    if (node.op != &ops::attention && node.op != &ops::rotary) return;
+    if (node.op != &ops::attention && !rotates(node)) return;
     const int64_t columns = last_dim(graph_, node.inputs[0]);
     const std::optional<size_t> at = made_.group_of(columns);
     if (!at) return;
     SizeGroup& group = made_.groups[*at];
-    group.rotates = group.rotates || node.op == &ops::rotary;
+    group.rotates = group.rotates || rotates(node);
     for (const char* name : kHeadAttrs)
       if (const int64_t heads = node.attrs.integer(name); heads > 0) group.heads[heads] = heads;
-    if (node.op == &ops::rotary) {
+    if (rotates(node)) {
       group.head_sizes.insert(node.attrs.integer("size"));
       return;
     }
@@ -212,12 +214,20 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
     for (const char* name : kDimAttrs)
       change(node.attrs, name, [&](int64_t size) { return small_of(sizes.dims, size); });
     if (node.op == &ops::reshape || node.op == &ops::expand) resize_view(graph, node, relations, sizes);
-    if (node.op != &ops::attention && node.op != &ops::attend && node.op != &ops::rotary) continue;
+    if (node.op != &ops::attention && node.op != &ops::attend && !rotates(node)) continue;
     const std::optional<size_t> group = relations.group_of(last_dim(graph, node.inputs[0]));
     if (!group) continue;
     for (const char* name : kHeadAttrs)
       change(node.attrs, name, [&](int64_t heads) { return small_of(sizes.heads[*group], heads); });
+    const int64_t whole = node.attrs.integer("size");
     change(node.attrs, "size", [&](int64_t size) { return small_of(sizes.head_sizes[*group], size); });
+    const int64_t small = node.attrs.integer("size");
+    change(node.attrs, "part", [&](int64_t part) { return std::max<int64_t>(2, part * small / whole / 2 * 2); });
+    if (node.attrs.has("factors")) {  // of each pair
+      std::vector<double> factors = node.attrs.numbers("factors");
+      factors.resize(node.attrs.integer("part", small) / 2);
+      node.attrs.set("factors", std::move(factors));
+    }
   }
   for (Value& value : graph.values) each_dim(value, [&](int64_t& dim) { dim = small_of(sizes.dims, dim); });
   infer_types(graph);

@@ -179,10 +179,10 @@ AxisOutcome attend_grad(const AxisView& axis, const AxisPlacements& reads) {
   return gives({q, keys_whole ? partial(axis.combine) : reads[1], keys_whole ? partial(axis.combine) : reads[2]});
 }
 
+namespace {
+
 // Rotated heads come first; a rank has its part of each block of them.
-AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
-  const std::string problem = tokens_problem(axis, reads);
-  if (!problem.empty()) return bad(0, problem);
+AxisOutcome rotated(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0)) return gives({reads[0]});
   const Attrs& attrs = axis.context.op.attrs;
   const int64_t size = attrs.integer("size"), heads = attrs.integer("heads"), all = attrs.integer("of_heads");
@@ -198,6 +198,20 @@ AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
   return bad(0, fmt::format("turns the first {} columns for whole heads of {}, and over {} they are {}: the layer that "
                             "makes them needs blocks that are whole heads on each rank",
                             heads * size, size, axis.axis, placement_words(reads[0])));
+}
+
+}  // namespace
+
+AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
+  const std::string problem = tokens_problem(axis, reads);
+  return problem.empty() ? rotated(axis, reads) : bad(0, problem);
+}
+
+// Operands: x, positions. A rank has the positions of its own tokens.
+AxisOutcome rotary_at(const AxisView& axis, const AxisPlacements& reads) {
+  const bool tokens = by_rows(axis, reads, 0);
+  if (tokens ? reads[1] != reads[0] : !whole(reads[1])) return do_not_match(axis, reads, 1);
+  return rotated(axis, reads);
 }
 
 // The last columns of each rank are the keys and values only if q, k and v are each split by itself.

@@ -130,7 +130,7 @@ constexpr Row kRows[] = {
     {&ops::attend, attend},
     {&ops::attend_grad, attend_grad},
     {&ops::rotary, rotary},
-    {&ops::rotary_at, rotary},
+    {&ops::rotary_at, rotary_at},
     {&ops::cached_attention, cached_attention},
     {&ops::sample_token, sample_token},
     {&ops::write_rows, write_rows},

@@ -53,8 +53,8 @@ Rule linear_elementwise, nonlinear_elementwise, product, elementwise_grad, scale
 Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad, norm, norm_grad, add_norm,
     norm_grad_add, embedding, embedding_grad, positions, positions_grad;
 // placement_attention.cc
-Rule attention, attention_grad, attend, attend_grad, attention_block, attention_block_grad, rotary, copy_kv, join_qkv,
-    dropout, cached_attention, sample_token, write_rows;
+Rule attention, attention_grad, attend, attend_grad, attention_block, attention_block_grad, rotary, rotary_at, copy_kv,
+    join_qkv, dropout, cached_attention, sample_token, write_rows;
 // placement_experts.cc
 Rule route, route_grad, softmax_sums, softmax_sums_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear,
     expert_linear_dw;

@@ -3,6 +3,41 @@
 
 namespace prun {
 
+namespace {
+
+// Forms of rotary for heads of `size` elements: their names, and attributes.
+std::vector<std::pair<const char*, Attrs>> rotary_forms(int64_t size) {
+  const auto of = [&](std::initializer_list<std::pair<const char*, Attr>> more) {
+    Attrs attrs = make_attrs({{"size", size}, {"base", 5000.0}});
+    for (const auto& [name, value] : more) attrs.set(name, value);
+    return attrs;
+  };
+  const int64_t part = std::max<int64_t>(2, size / 4 * 2);
+  std::vector<double> factors;
+  factors.reserve(size / 2);
+  for (int64_t i = 0; i < size / 2; ++i) factors.push_back(1 + 0.25 * static_cast<double>(i % 5));
+  return {
+      {"", of({})},
+      {" of a part", of({{"part", part}})},
+      {" of neighbors", of({{"interleaved", int64_t{1}}})},
+      {" of a part's neighbors", of({{"interleaved", int64_t{1}}, {"part", part}})},
+      {" back", of({{"inverse", int64_t{1}}, {"attention_factor", 1.25}})},
+      {", YaRN", of({{"scaling", std::string("yarn")},
+                     {"factor", 4.0},
+                     {"original_context", int64_t{64}},
+                     {"beta_fast", 16.0},
+                     {"beta_slow", 0.5},
+                     {"attention_factor", 1.125}})},
+      {", YaRN without rounding", of({{"scaling", std::string("yarn")},
+                                      {"factor", 4.0},
+                                      {"original_context", int64_t{64}},
+                                      {"whole_pairs", int64_t{0}}})},
+      {", LongRoPE", of({{"scaling", std::string("longrope")}, {"factors", factors}, {"interleaved", int64_t{1}}})},
+  };
+}
+
+}  // namespace
+
 std::vector<Case> attention_cases() {
   std::vector<Case> out;
   struct Sizes {
@@ -40,6 +75,12 @@ std::vector<Case> attention_cases() {
       attrs.set("inverse", 1);
       f.add("rotary back, in place", {"rotary x > x", attrs});
       if (size == 2) continue;
+      for (int64_t part : {size / 2 / 2 * 2, size - 2}) {
+        attrs.set("part", part);
+        f.add("rotary of a part", {"rotary x > y", attrs});
+        f.add("rotary of a part, in place", {"rotary x > x", attrs});
+      }
+      attrs.set("part", size);
       attrs.set("scaling", "linear");
       attrs.set("factor", 2.5);
       f.add("rotary, linear scaling", {"rotary x > y", attrs});
@@ -48,6 +89,11 @@ std::vector<Case> attention_cases() {
       attrs.set("high_freq_factor", 4.0);
       attrs.set("original_context", int64_t{64});
       f.add("rotary, Llama 3's scaling", {"rotary x > y", attrs});
+      for (auto& [form, turn] : rotary_forms(size)) {
+        turn.set("heads", int64_t{3}), turn.set("chunks", chunks), turn.set("tokens_axis", std::string("dp"));
+        f.add(("rotary" + std::string(form)).c_str(), {"rotary x > y", turn});
+        f.add(("rotary in place" + std::string(form)).c_str(), {"rotary x > x", turn});
+      }
     }
   return out;
 }
@@ -68,13 +114,17 @@ std::vector<Case> decode_cases() {
     const int64_t kept = 2 * s.kv_heads * s.size;
     Family f(out, {{"qkv turned", {T, {s.batch, s.length, s.heads * s.size + kept}, -2, 2}},
                    {"at", {I32, {s.batch, s.length}, 0, static_cast<double>(s.context)}},
+                   {"far", {I32, {s.batch, s.length}, -1000, 100000}},
                    {"cache", {T, {s.batch, s.context, kept}, -2, 2}},
                    {"y", {T, {s.batch, s.length, s.heads * s.size}}}});
     const Attrs heads = make_attrs({{"heads", s.heads}, {"kv_heads", s.kv_heads}, {"context", s.context}});
     const Attrs turns = make_attrs({{"heads", s.heads}, {"size", s.size}, {"base", 5000.0}});
     f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
-    f.add("rotary_at", {"rotary_at qkv at > turned", turns});
-    f.add("rotary_at in place", {"rotary_at qkv at > qkv", turns});
+    for (auto& [form, attrs] : rotary_forms(s.size)) {
+      attrs.set("heads", s.heads);
+      f.add(("rotary_at" + std::string(form)).c_str(), {"rotary_at qkv at > turned", attrs});
+      f.add(("rotary_at far" + std::string(form)).c_str(), {"rotary_at qkv far > qkv", attrs});
+    }
     Attrs scaled = turns;
     for (const auto& [name, value] :
          {std::pair{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 3.0}, {"original_context", 40.0}})

@@ -1,4 +1,4 @@
--- mistake: column split of a fused QKV weight without the sizes of q, k and v
+-- mistake: column split of a fused QKV weight as if it were one block
 -- happened: the fused weight of q, k and v was split evenly: the first rank had q and a part of k,
 --   the second the remainder
 -- report: https://github.com/NVIDIA-NeMo/Automodel/pull/1324
@@ -19,7 +19,7 @@ local function model(batch)
     return nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, width }, { "normal", 0.02 }))
   end)
   x = nn.unit("block0", function()
-    local qkv = nn.linear("qkv", x, 3 * width, { blocks = not museum.wrong and { width, width, width } or nil })
+    local qkv = nn.linear("qkv", x, 3 * width, { blocks = museum.wrong and { 3 * width } or nil })
     return x + nn.linear("proj", nn.attention(qkv, 4), width) -- here
   end)
   return nn.unit("head", function() return prun.losses.cross_entropy(nn.linear("logits", x, 256), batch.targets) end)

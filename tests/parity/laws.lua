@@ -108,14 +108,14 @@ local function halves(wrong) return wrong and { width, width } or nil end
 
 function cases.blocks_forgotten()
   return split(function(x)
-    local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
+    local qkv = nn.linear("qkv", x, 3 * width, { blocks = arg.wrong and { 3 * width } or { width, width, width } })
     return nn.linear("proj", nn.attention(qkv, 4), width)
   end)
 end
 
 function cases.blocks_forgotten_in_a_ring()
   return split(function(x)
-    local qkv = nn.linear("qkv", x, 2 * width, { blocks = not arg.wrong and { width, width // 2, width // 2 } or nil })
+    local qkv = nn.linear("qkv", x, 2 * width, { blocks = arg.wrong and { 2 * width } or { width, 12, 12 } })
     return nn.linear("proj", nn.attention(qkv, 4, { kv_heads = 2, causal = false }), width)
   end, { context = true })
 end
@@ -123,7 +123,7 @@ end
 -- Rotary pairs of q and k span the columns of two ranks.
 function cases.turned_columns()
   return split(function(x)
-    local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
+    local qkv = nn.linear("qkv", x, 3 * width, { blocks = arg.wrong and { 3 * width } or { width, width, width } })
     return nn.linear("proj", nn.attention(nn.rotary(qkv, { size = 6, heads = 8 }), 4), width)
   end)
 end

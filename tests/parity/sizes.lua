@@ -5,8 +5,8 @@ local prun = require "prun"
 local nn = prun.nn
 
 local arg = prun.args {
-  tp = 1, dp = 1, cp = 1, pp = 1, ep = 1, heads = 4, kv = 4, size = 8, width = 0, turned = 0, context = 8, vocab = 256,
-  hidden = 32, tied = false, sequence = false, experts = 0, capacity = 0.0, overflow = false, wire = "", micro = 1,
+  tp = 1, dp = 1, cp = 1, pp = 1, ep = 1, heads = 4, kv = 4, size = 8, width = 0, turned = 0, part = 0, context = 8,
+  vocab = 256, hidden = 32, tied = false, sequence = false, experts = 0, capacity = 0.0, overflow = false, wire = "", micro = 1,
 }
 local H, KV, S = arg.heads, arg.kv, arg.size
 local W = arg.width > 0 and arg.width or H * S
@@ -29,7 +29,9 @@ local function model(batch)
   for i = 0, arg.pp * 2 - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.rmsnorm("ln", x), (H + 2 * KV) * S, { blocks = { H * S, KV * S, KV * S } })
-      qkv = nn.rotary(qkv, { size = S, heads = arg.turned > 0 and arg.turned or H + KV })
+      qkv = nn.rotary(qkv, {
+        size = S, part = arg.part > 0 and arg.part or nil, heads = arg.turned > 0 and arg.turned or H + KV,
+      })
       x = x + nn.linear("proj", nn.attention(qkv, H, { kv_heads = KV }), W)
       return x + mlp(arg.overflow and x or nn.rmsnorm("ln2", x))
     end)

@@ -105,7 +105,9 @@ class Refusals(unittest.TestCase):
             (refused.Attention(is_causal=False, attn_mask=torch.ones(6, 6).tril().log() - torch.arange(6.0)),
              "numbers that are added to the scores", "rotary positions"),
             (refused.Attention(lambda q: q + 1), "changed between their linear layer and the attention", ""),
-            (refused.Attention(refused.turned(4)), "rotary positions of 4 of the 8 elements", "partial_rotary_factor"),
+            (refused.Attention(lambda q: refused.turned(4)(q.flip(-1)).flip(-1)),
+             "rotary positions of 4 of the 8 elements of a head, other than the first ones", "put these 4 first"),
+            (refused.Attention(refused.turned(4, power=0.8)), "rotary positions whose angles", "yarn, longrope"),
             (refused.Attention(refused.turned(8, power=0.8)), "rotary positions whose angles", "yarn, longrope"),
         ]:
             with self.subTest(problem=problem):
@@ -183,7 +185,6 @@ class Refusals(unittest.TestCase):
             ("Mixtral", dict(num_local_experts=4, experts_implementation="eager"), "a mixture of experts", "grouped_mm"),
             ("Mistral", dict(sliding_window=8), "hides earlier tokens (a sliding window)", "as long as the context"),
             ("Qwen3", dict(head_dim=16), "a norm between the linear layers of queries and keys", "norms of q and k"),
-            ("Phi3", dict(partial_rotary_factor=0.5), "rotary positions of 8 of the 16 elements", "partial_rotary"),
             ("Llama", dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, head_dim=32,
                                                 original_max_position_embeddings=64), head_dim=32),
              "rotary positions whose angles prun does not have", "yarn"),

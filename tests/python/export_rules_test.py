@@ -313,6 +313,7 @@ class Rules(unittest.TestCase):
             with self.subTest(form):
                 ids, targets, _ = self.text()
                 lua = {"rotary": "base = 500 }", "interleaved pairs": "base = 500 }", "shared": "kv_heads = 2",
+                       "part of a head": "part = 4, base = 500 }", "interleaved part": "part = 4, base = 500 }",
                        "linear scaling": 'base = 500, scaling = "linear", factor = 4 }',
                        "llama3 scaling": 'scaling = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, '
                                          "original_context = 16 }"}.get(form, "")

@@ -37,6 +37,10 @@ FAMILIES = {
     "Mixtral, balanced": lambda: of_transformers("Mixtral", **ROTARY, num_local_experts=4, output_router_logits=True,
                                                  router_aux_loss_coef=0.02),
     "Phi-3": lambda: of_transformers("Phi3", **ROTARY),
+    "Phi-3, half of a head rotated": lambda: of_transformers("Phi3", **ROTARY, partial_rotary_factor=0.5),
+    "Phi": lambda: of_transformers("Phi", **ROTARY, partial_rotary_factor=0.5, resid_pdrop=0.0),
+    "StableLM": lambda: of_transformers("StableLm", **ROTARY, use_qkv_bias=True),
+    "GLM": lambda: of_transformers("Glm", **ROTARY, head_dim=16, partial_rotary_factor=0.5),
     "Falcon": lambda: of_transformers(
         "Falcon", vocab_size=VOCAB, hidden_size=64, ffn_hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
         new_decoder_architecture=True, num_kv_heads=2, alibi=False, hidden_dropout=0.0, attention_dropout=0.0,

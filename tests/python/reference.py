@@ -61,7 +61,7 @@ def train(module, batch, steps, optimizer):
         optimizer.zero_grad()
         loss = loss_of(module, batch)
         loss.backward()
-        first = first or [parameter.grad.clone() for parameter in module.parameters()]
+        first = first or [None if one.grad is None else one.grad.clone() for one in module.parameters()]
         optimizer.step()
         losses.append(loss.item())
     return losses, module, first

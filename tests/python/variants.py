@@ -117,6 +117,9 @@ class Mixer(nn.Module):
                 b, t, m, s).transpose(1, 2)
         if self.form in ("rotary", "interleaved pairs", "shared", "linear scaling", "llama3 scaling"):
             q, k = (rotated(x, self.form == "interleaved pairs", scaling=self.form.split()[0]) for x in (q, k))
+        if self.form in ("part of a head", "interleaved part"):
+            q, k = (torch.cat((rotated(x[..., :s // 2], self.form != "part of a head"), x[..., s // 2:]), -1)
+                    for x in (q, k))
         if self.form == "shared":
             k, v = k.repeat_interleave(n // m, 1), v.repeat_interleave(n // m, 1)
         if self.form == "by parts":
@@ -200,8 +203,8 @@ def mixer_of(form, width, heads):
 
 
 MIXERS = ["plain", "interleaved heads", "slices", "rotary", "interleaved pairs", "shared", "linear scaling",
-          "llama3 scaling", "by parts", "heads in the batch", "scaled q", "other scale", "separate heads",
-          "nn.MultiheadAttention", "its weights", "x @ w + b"]
+          "llama3 scaling", "part of a head", "interleaved part", "by parts", "heads in the batch", "scaled q",
+          "other scale", "separate heads", "nn.MultiheadAttention", "its weights", "x @ w + b"]
 
 
 class Language(nn.Module):

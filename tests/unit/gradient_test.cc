@@ -223,6 +223,23 @@ Attrs llama3_scaled() {
                      {"high_freq_factor", 4.0},
                      {"original_context", 20}});
 }
+Attrs yarn_scaled() {
+  return make_attrs({{"size", 4},
+                     {"heads", 2},
+                     {"scaling", std::string("yarn")},
+                     {"factor", 4.0},
+                     {"original_context", 20},
+                     {"attention_factor", 1.5}});
+}
+Attrs longrope_scaled() {
+  return make_attrs({{"size", 8},
+                     {"heads", 1},
+                     {"part", 6},
+                     {"interleaved", 1},
+                     {"inverse", 1},
+                     {"scaling", std::string("longrope")},
+                     {"factors", std::vector<double>{1, 1.5, 4}}});
+}
 Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
 Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
 
@@ -261,7 +278,12 @@ std::vector<Case> layer_cases() {
       {"rmsnorm, only gamma", "rmsnorm", {unwanted({3, 5}), {{5}}}},
       {"rotary", "rotary", {{{2, 3, 13 * 4}}}, rotated(9)},
       {"rotary back", "rotary", {{{2, 3, 4}}}, make_attrs({{"size", 4}, {"heads", 1}, {"inverse", 1}})},
+      {"rotary of a part", "rotary", {{{2, 3, 3 * 8 + 2 * 8}}}, make_attrs({{"size", 8}, {"heads", 3}, {"part", 6}})},
       {"rotary, scaled", "rotary", {{{2, 3, 8}}}, llama3_scaled()},
+      {"rotary of neighbors", "rotary", {{{2, 3, 16}}}, make_attrs({{"size", 8}, {"heads", 1}, {"interleaved", 1}})},
+      {"rotary, YaRN", "rotary", {{{2, 3, 8}}}, yarn_scaled()},
+      {"rotary at positions", "rotary_at", {{{2, 3, 12}}, integers({2, 3}, 900)}, yarn_scaled()},
+      {"rotary back at positions", "rotary_at", {{{2, 3, 8}}, integers({2, 3}, 9)}, longrope_scaled()},
       {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", 2}})},
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
       {"attention with shared keys", "attention", {{{2, 5, 16}}}, shared_heads(4, 2, true)},

@@ -154,6 +154,7 @@ TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 3)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 8)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(4, 4)), expected());
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, attrs({{"heads", 2}, {"size", 4}, {"part", 3}})), expected());
   auto scaled = [](const char* scaling, double low) {
     return attrs({{"heads", 2},
                   {"size", 4},
@@ -163,8 +164,21 @@ TEST(Infer, OthersSayByWhat) {
                   {"high_freq_factor", 4.0},
                   {"original_context", 64}});
   };
-  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("yarn", 1)), expected());
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("dynamic", 1)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("llama3", 4)), expected());
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("yarn", 1)), "accepted");
+  auto turned = [&](const char* name, Attr value, const char* scaling = "yarn") {
+    Attrs all = scaled(scaling, 1);
+    all.set(name, std::move(value));
+    return message("rotary", {f32({2, 3, 12})}, all);
+  };
+  EXPECT_EQ(turned("beta_slow", 40.0), expected());
+  EXPECT_EQ(turned("base", 1.0), expected());
+  EXPECT_EQ(turned("attention_factor", 0.0), expected());
+  EXPECT_EQ(turned("factors", std::vector<double>{1}, "longrope"), expected());
+  EXPECT_EQ(turned("factors", std::vector<double>{1, -2}, "longrope"), expected());
+  EXPECT_EQ(message("rotary_at", {f32({2, 3, 12}), i32({3, 2})}, rotary(2, 4)), expected());
+  EXPECT_EQ(message("rotary_at", {f32({2, 3, 12}), f32({2, 3})}, rotary(2, 4)), expected());
   EXPECT_EQ(message("dropout", {f32({2, 3})}, attrs({{"p", 1.0}})), expected());
   EXPECT_EQ(message("dropout", {f32({3})}), expected());
   EXPECT_EQ(message("add", {f32({2, 5}), f32({5})}), expected());

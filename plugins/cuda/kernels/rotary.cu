@@ -1,5 +1,5 @@
 // rotary: rotates each pair of elements by an angle; one pass, in place if the program requests it. rotary_at does the
-// same in generation, for rows whose positions only the device stores.
+// same for rows whose positions only the device stores: those of documents, and those of a generation.
 //
 // Surprising fact: the table of cosines and sines is computed once, in f64 on the host, and shared by the kernels of
 // all layers. An f32 angle at the last positions of a long context would be wrong in its third digit.
@@ -20,7 +20,7 @@ namespace {
 constexpr int kThreads = 256;
 
 std::vector<double> speeds_of(const OpView& view, int64_t half) {
-  return sdk::rotary_speeds(half, view.text("scaling"),
+  return sdk::rotary_speeds(half, view.text("scaling"), view.numbers("factors"),
                             [&](const char* name, double usual) { return view.number(name, usual); });
 }
 
@@ -28,18 +28,20 @@ std::vector<double> speeds_of(const OpView& view, int64_t half) {
 std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
   const std::vector<double> speeds = speeds_of(view, half);
+  const double factor = view.number("attention_factor", 1);
   static std::mutex mutex;
-  static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
+  static std::map<std::tuple<Context*, int64_t, std::vector<double>, double, int64_t, int64_t>, std::weak_ptr<void>>
+      made;
   const std::lock_guard lock(mutex);
   // The positions of the first and the last token determine all positions.
-  std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.of(0), at.of(length - 1)}];
+  std::weak_ptr<void>& known = made[{&view.context(), length, speeds, factor, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<void> angles = known.lock()) return angles;
   std::vector<float> angles(static_cast<size_t>(length * 2 * half));
   for (int64_t i = 0; i < half; ++i) {
     for (int64_t token = 0; token < length; ++token) {
       const double angle = static_cast<double>(at.of(token)) * speeds[static_cast<size_t>(i)];
-      angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
-      angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
+      angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(factor * std::cos(angle));
+      angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(factor * std::sin(angle));
     }
   }
   std::shared_ptr<void> shared = device_table(view.context(), angles.data(), angles.size() * sizeof(float));
@@ -48,42 +50,64 @@ std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half
 }
 
 struct Rotary {
-  int64_t rows, width, half, heads;
+  int64_t rows, width, size, half, heads;
+  bool interleaved;  // elements 2i and 2i + 1 are a pair, not i and i + half
+  float sign;        // -1 for the inverse rotation
   explicit Rotary(const OpView& view)
       : rows(view.read(0).shape.rows()),
         width(view.read(0).shape.last()),
-        half(view.integer("size") / 2),
-        heads(view.integer("heads")) {
-    view.expect(half > 0 && heads * 2 * half <= width, std::to_string(heads) + " heads of " + std::to_string(2 * half) +
-                                                           " in " + shape_text(view.read(0).shape));
+        size(view.integer("size")),
+        half(view.integer("part", size) / 2),
+        heads(view.integer("heads")),
+        interleaved(view.integer("interleaved") != 0),
+        sign(view.integer("inverse") != 0 ? -1.0f : 1.0f) {
+    view.expect(half > 0 && 2 * half <= size && heads * size <= width,
+                std::to_string(heads) + " heads of " + std::to_string(size) + " in " + shape_text(view.read(0).shape));
     view.expect_count(view.write(0), rows * width);
+  }
+  __host__ __device__ int64_t kept() const { return width - 2 * heads * half; }
+  // Returns the column of the i-th element of a row that is not rotated.
+  __device__ __forceinline__ int64_t kept_column(int64_t i) const {
+    const int64_t rest = size - 2 * half;  // of a head
+    if (i >= heads * rest) return 2 * heads * half + i;
+    const int64_t head = i / rest;
+    return (head + 1) * 2 * half + i;
   }
 };
 
-// Rotates N pairs of the heads at a time, then copies N of the remaining elements at a time.
-template <class T, int N>
+// Rotates N pairs of the heads at a time, then copies N of the remaining elements at a time. N interleaved pairs are
+// 2·N neighboring elements, which registers hold in two packs.
+template <class T, int N, bool interleaved>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
-    turn(const T* x, T* y, const float* angles, Rotary r, int64_t length, float sign) {
-  const int64_t turned = r.heads * 2 * r.half;
-  const int64_t packs = turned / 2 / N, items = packs + (x == y ? 0 : (r.width - turned) / N);
+    turn(const T* x, T* y, const float* angles, Rotary r, int64_t length) {
+  const int64_t packs = r.heads * r.half / N, items = packs + (x == y ? 0 : r.kept() / N);
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
     const int64_t row = i / items, item = i - row * items;
     if (item >= packs) {
-      const int64_t at = row * r.width + turned + (item - packs) * N;
+      const int64_t at = row * r.width + r.kept_column((item - packs) * N);
       store_pack(y + at, load_pack<N>(x + at));
       continue;
     }
     const int64_t head = item * N / r.half, pair = item * N - head * r.half;
-    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const int64_t low = row * r.width + head * r.size + (interleaved ? 2 * pair : pair);
+    const int64_t high = low + (interleaved ? N : r.half);
     const float* angle = angles + row % length * 2 * r.half + pair;
     Wide<T> a[N], b[N], to_low[N], to_high[N];
     float cosine[N], sine[N];
     load(x + low, a), load(x + high, b), load(angle, cosine), load(angle + r.half, sine);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float s = sign * sine[j];
-      to_low[j] = a[j] * cosine[j] - b[j] * s;
-      to_high[j] = b[j] * cosine[j] + a[j] * s;
+      const float s = r.sign * sine[j];
+      if constexpr (interleaved) {
+        const bool in_low = 2 * j < N, next_in_low = 2 * j + 1 < N;  // in the first pack
+        const Wide<T> first = in_low ? a[2 * j % N] : b[2 * j % N];
+        const Wide<T> second = next_in_low ? a[(2 * j + 1) % N] : b[(2 * j + 1) % N];
+        (in_low ? to_low : to_high)[2 * j % N] = first * cosine[j] - second * s;
+        (next_in_low ? to_low : to_high)[(2 * j + 1) % N] = second * cosine[j] + first * s;
+      } else {
+        to_low[j] = a[j] * cosine[j] - b[j] * s;
+        to_high[j] = b[j] * cosine[j] + a[j] * s;
+      }
     }
     store(y + low, to_low), store(y + high, to_high);
   }
@@ -95,33 +119,36 @@ std::unique_ptr<Kernel> rotary(const OpView& view) {
   view.expect(shape.rank() == 3, shape_text(shape));
   const Rotary r(view);
   const int64_t length = shape[1];
-  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1 for the inverse rotation
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
-  const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);
+  const bool packed = r.half % kPack<T> == 0 && r.size % kPack<T> == 0 && rows_aligned(r.width, x, y);
   // At least one item for each N elements that are written, so the grid is large enough although a pair has two.
   return kernel_of([=, angles = angles_of(view, length, r.half),
                     blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
-    launch(packed ? turn<T, kPack<T>> : turn<T, 1>, blocks, kThreads, 0, stream, x, y,
-           static_cast<const float*>(angles.get()), r, length, sign);
+    const auto kernel = r.interleaved ? (packed ? turn<T, kPack<T>, true> : turn<T, 1, true>)
+                                      : (packed ? turn<T, kPack<T>, false> : turn<T, 1, false>);
+    launch(kernel, blocks, kThreads, 0, stream, x, y, static_cast<const float*>(angles.get()), r, length);
   });
 }
 
 // Rotates the pairs of each row, then copies the elements that are not rotated. Angles are computed in f64, as in
 // rotary, and in half turns, because cos and sin of large radians need a table of π's digits in local memory.
 template <class T>
-__global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Rotary r) {
-  const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.width - 2 * pairs);
+__global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Rotary r, double factor) {
+  const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.kept());
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
     const int64_t row = i / items, item = i - row * items;
     if (item >= pairs) {
-      y[row * r.width + pairs + item] = x[row * r.width + pairs + item];
+      const int64_t at_kept = row * r.width + r.kept_column(item - pairs);
+      y[at_kept] = x[at_kept];
       continue;
     }
     const int64_t head = item / r.half, pair = item - head * r.half;
     const double angle = at[row] * half_turns[pair];
-    const float cosine = static_cast<float>(cospi(angle)), sine = static_cast<float>(sinpi(angle));
-    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const float cosine = static_cast<float>(factor * cospi(angle));
+    const float sine = r.sign * static_cast<float>(factor * sinpi(angle));
+    const int64_t low = row * r.width + head * r.size + (r.interleaved ? 2 * pair : pair);
+    const int64_t high = low + (r.interleaved ? 1 : r.half);
     const float a = widen(x[low]), b = widen(x[high]);
     y[low] = narrow<T>(a * cosine - b * sine);
     y[high] = narrow<T>(b * cosine + a * sine);
@@ -135,9 +162,10 @@ std::unique_ptr<Kernel> rotary_at(const OpView& view) {
   std::vector<double> speeds = speeds_of(view, r.half);
   for (double& speed : speeds) speed /= std::numbers::pi;
   const std::shared_ptr<void> table = device_table(view.context(), speeds.data(), speeds.size() * sizeof(double));
-  return kernel_of([=, x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0)](cudaStream_t stream) {
+  return kernel_of([=, x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0),
+                    factor = view.number("attention_factor", 1)](cudaStream_t stream) {
     launch(turn_at<T>, blocks_for(r.rows * r.width, kThreads), kThreads, 0, stream, x, at, y,
-           static_cast<const double*>(table.get()), r);
+           static_cast<const double*>(table.get()), r, factor);
   });
 }
 

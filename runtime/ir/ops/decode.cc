@@ -1,32 +1,24 @@
 // Ops of a generation, which computes the next tokens of a sequence from the previous ones: positions are inputs, and a
 // KV cache holds the previous keys and values. compile/decode.cc replaces a model's own ops by these.
 //
-// Surprising fact: they have no derivatives, so that the last tokens of a chunk may be padding: their keys are written,
-// and overwritten before a token attends to them.
+// Surprising fact: the last tokens of a chunk may be padding: their keys are written, and overwritten before a token
+// attends to them.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
-namespace {
 
-void require_positions(std::string_view op, const TensorType& x, const TensorType& positions) {
+void require_positions(std::string_view op, const TensorType& x, const TensorType& at) {
   require_float(op, "the input", x);
   require_rank(op, "the input", x, 3);
-  require_dtype(op, "the position tensor", positions, Dtype::i32);
-  if (positions.shape != Shape{x.shape[0], x.shape[1]})
-    throw plan_error(
-        fmt::format("{}: the input is {}, the positions are {}", op, shape_text(x.shape), shape_text(positions.shape)));
+  require_dtype(op, "the position tensor", at, Dtype::i32);
+  if (at.shape != Shape{x.shape[0], x.shape[1]})
+    throw plan_error(fmt::format("{}: the input is {}, the positions are {}; should be {}, one of each token", op,
+                                 shape_text(x.shape), shape_text(at.shape), shape_text({x.shape[0], x.shape[1]})));
 }
 
-Types infer_rotary_at(const Types& inputs, const Attrs& attrs) {
-  require_inputs("rotary_at", inputs, 2, 2);
-  require_positions("rotary_at", inputs[0], inputs[1]);
-  const int64_t size = attrs.integer("size"), heads = attrs.integer("heads"), width = last_dim(inputs[0]);
-  if (size < 2 || size % 2 != 0 || width % size != 0 || heads < 0 || heads > width / size)
-    throw plan_error(fmt::format("rotary_at: {} heads of size {} in a last dim of {}", heads, size, width));
-  return {inputs[0]};
-}
+namespace {
 
 // An optional third input is the cache that the op updates.
 Types infer_cached_attention(const Types& inputs, const Attrs& attrs) {
@@ -54,8 +46,6 @@ Cost cost_cached_attention(const Types& inputs, const Types& outputs, const Attr
 
 }  // namespace
 
-const OpDef rotary_at = {
-    .name = "rotary_at", .distribution = Distribution::own, .infer = infer_rotary_at, .cost = per_output<3>};
 const OpDef cached_attention = {.name = "cached_attention",
                                 .distribution = Distribution::own,
                                 .side_first = 0,  // the last layer of a prompt needs only the cache

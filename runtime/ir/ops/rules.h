@@ -28,6 +28,8 @@ void require_rank_at_least(std::string_view op, std::string_view what, const Ten
 // Requires that `chunks` of attribute tokens_axis is 1 or 2, and that `length` tokens divide into them, unless further
 // axes of tokens_axis divide the chunks.
 void require_chunks(std::string_view op, const Attrs& attrs, int64_t length);
+// Requires x [B, T, width], and i32 positions [B, T] of its tokens.
+void require_positions(std::string_view op, const TensorType& x, const TensorType& at);
 // Requires that no gradient arrives at a loss, because it is differentiated with seed 1.
 void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node);
 

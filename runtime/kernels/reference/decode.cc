@@ -10,18 +10,39 @@
 namespace prun::reference {
 namespace {
 
+// Returns the radians per token by which pair i of a head is rotated. llama3 and yarn follow transformers'
+// modeling_rope_utils.py: llama3 by wavelengths, yarn by the pairs that rotate beta_fast and beta_slow times.
+double rotary_speed(const Attrs& attrs, int64_t i) {
+  const double rotated = static_cast<double>(attrs.integer("part", attrs.integer("size")));
+  const double base = attrs.number("base", 10000), pi = std::acos(-1.0);
+  const double speed = std::pow(base, -2 * static_cast<double>(i) / rotated);
+  const std::string scaling = attrs.text("scaling");
+  const double slow = speed / attrs.number("factor", 1), context = attrs.number("original_context");
+  if (scaling == "linear") return slow;
+  if (scaling == "longrope") return speed / attrs.numbers("factors").at(i);
+  if (scaling == "yarn") {
+    const auto dim_of = [&](double turns) {
+      return rotated * std::log(context / (turns * 2 * pi)) / (2 * std::log(base));
+    };
+    double low = dim_of(attrs.number("beta_fast", 32)), high = dim_of(attrs.number("beta_slow", 1));
+    if (attrs.number("whole_pairs", 1) != 0) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0), high = std::min(high, rotated - 1);
+    if (low == high) high += 0.001;
+    const double slowed = std::min(1.0, std::max(0.0, (static_cast<double>(i) - low) / (high - low)));
+    return slow * slowed + speed * (1 - slowed);
+  }
+  if (scaling != "llama3") return speed;
+  const double wavelength = 2 * pi / speed;
+  const double low = attrs.number("low_freq_factor"), high = attrs.number("high_freq_factor");
+  if (wavelength < context / high) return speed;
+  if (wavelength > context / low) return slow;
+  const double smooth = (context / wavelength - low) / (high - low);
+  return (1 - smooth) * slow + smooth * speed;
+}
+
 void rotary_at(Call& c) {
-  const Array &x = c.reads[0], &at = c.reads[1];
-  const int64_t width = x.last(), size = c.attrs.integer("size"), half = size / 2;
-  c.writes[0].v = x.v;
-  for (int64_t r = 0; r < x.rows(); ++r)
-    for (int64_t h = 0; h < c.attrs.integer("heads"); ++h)
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle = at[r] * rotary_speed(c.attrs, i);
-        const int64_t e = r * width + h * size + i;
-        c.writes[0][e] = x[e] * std::cos(angle) - x[e + half] * std::sin(angle);
-        c.writes[0][e + half] = x[e + half] * std::cos(angle) + x[e] * std::sin(angle);
-      }
+  c.writes[0].v = c.reads[0].v;
+  for (int64_t r = 0; r < c.reads[0].rows(); ++r) rotate_row(c, r, c.reads[1][r]);
 }
 
 // Offsets in qkv and in the cache, whose rows have the heads of k, then of v.
@@ -74,20 +95,22 @@ void cached_attention(Call& c) {
 
 }  // namespace
 
-// llama3 follows transformers' modeling_rope_utils.py, by wavelengths.
-double rotary_speed(const Attrs& attrs, int64_t i) {
-  const double speed =
-      std::pow(attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(attrs.integer("size")));
-  const std::string scaling = attrs.text("scaling");
-  const double slow = speed / attrs.number("factor", 1);
-  if (scaling == "linear") return slow;
-  if (scaling != "llama3") return speed;
-  const double wavelength = 2 * std::acos(-1.0) / speed, context = attrs.number("original_context");
-  const double low = attrs.number("low_freq_factor"), high = attrs.number("high_freq_factor");
-  if (wavelength < context / high) return speed;
-  if (wavelength > context / low) return slow;
-  const double smooth = (context / wavelength - low) / (high - low);
-  return (1 - smooth) * slow + smooth * speed;
+void rotate_row(Call& c, int64_t row, double position) {
+  const Array& x = c.reads[0];
+  const Attrs& attrs = c.attrs;
+  const int64_t size = attrs.integer("size"), half = attrs.integer("part", size) / 2;
+  const bool neighbors = attrs.integer("interleaved") != 0;
+  const double sign = attrs.integer("inverse") != 0 ? -1 : 1, factor = attrs.number("attention_factor", 1);
+  for (int64_t i = 0; i < half; ++i) {
+    const double angle = sign * position * rotary_speed(attrs, i);
+    const double cosine = factor * std::cos(angle), sine = factor * std::sin(angle);
+    for (int64_t h = 0; h < attrs.integer("heads"); ++h) {
+      const int64_t head = row * x.last() + h * size;
+      const int64_t a = head + (neighbors ? 2 * i : i), b = neighbors ? a + 1 : a + half;
+      c.writes[0][a] = x[a] * cosine - x[b] * sine;
+      c.writes[0][b] = x[b] * cosine + x[a] * sine;
+    }
+  }
 }
 
 const Family decode_rules = {{"rotary_at", rotary_at}, {"cached_attention", cached_attention}};

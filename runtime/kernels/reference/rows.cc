@@ -164,18 +164,10 @@ void positions_grad(Call& c) {
 
 void rotary(Call& c) {
   const Array& x = c.reads[0];
-  int64_t length = x.shape[1], width = x.last(), size = c.attrs.integer("size"), half = size / 2;
-  double sign = c.attrs.integer("inverse") != 0 ? -1 : 1;
+  const int64_t length = x.shape[1];
   TokenPositions at(c.memory, c.attrs, length);
   c.writes[0].v = x.v;
-  for (int64_t r = 0; r < x.rows(); ++r)
-    for (int64_t h = 0; h < c.attrs.integer("heads"); ++h)
-      for (int64_t i = 0; i < half; ++i) {
-        double angle = sign * static_cast<double>(at.of(r % length)) * rotary_speed(c.attrs, i);
-        int64_t e = r * width + h * size + i;
-        c.writes[0][e] = x[e] * std::cos(angle) - x[e + half] * std::sin(angle);
-        c.writes[0][e + half] = x[e + half] * std::cos(angle) + x[e] * std::sin(angle);
-      }
+  for (int64_t r = 0; r < x.rows(); ++r) rotate_row(c, r, static_cast<double>(at.of(r % length)));
 }
 
 // This rank's columns of the logits, by attributes vocab and axis.

@@ -35,8 +35,8 @@ double rounded(Dtype dtype, double value);
 // Rounds each write to its dtype and adds the op's last reads, one for each write.
 void add_sums(Call& call);
 
-// Returns the radians per token by which rotary rotates pair i of a head.
-double rotary_speed(const Attrs& attrs, int64_t i);
+// Rotates the heads of row `row` for a token at `position`, back if `inverse` = 1, as rotary and rotary_at do.
+void rotate_row(Call& call, int64_t row, double position);
 
 // Returns Σ a[i + e]·b[j + e] over n elements.
 inline double dot(const Array& a, int64_t i, const Array& b, int64_t j, int64_t n) {

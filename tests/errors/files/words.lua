@@ -72,8 +72,8 @@ local cases = {
     function() return model(function(x) return nn.linear("a", x, 8) end) end,
   },
   options_for_a_number = {
-    function() return model(function(x) return nn.layernorm("a", x, { eps = 1e-6 }) end) end,
-    function() return model(function(x) return nn.layernorm("a", nn.linear("l", x, 8), 1e-6) end) end,
+    function() return model(function(x) return nn.dropout(x, { p = 0.1 }) end) end,
+    function() return model(function(x) return nn.dropout(nn.linear("l", x, 8), 0.1) end) end,
   },
   argument_too_many = {
     function() return model(function(x) return nn.relu(x, 0.1) end) end,

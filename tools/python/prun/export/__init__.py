@@ -25,7 +25,7 @@ from . import capture, description, plan
 from .builder import Builder
 from .errors import ExportError
 from .layout import in_order
-from .ops import Weight
+from .ops import Weight, in_order_of_execution
 from .rules import RULES, losses
 from .template import EXPORTED, Choices, Template
 from .trace import Traced
@@ -134,8 +134,8 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
         losses.loss(builder, loss)
     capture.check_modes(module, example, traced)
     plan.check_inputs(builder, example)
-    units = make_units(builder.ops)
+    units = make_units(in_order_of_execution(builder.ops, traced.order))
     weights = weights_of(units)
     plan.check_weights(builder, weights)
-    template = plan.template(builder, units, name or type(module).__name__, data)
+    template = plan.template(builder, units, weights, name or type(module).__name__, data)
     return Exported(module, template, weights, builder.context, builder.vocab, builder.notes)

@@ -26,10 +26,13 @@ class Builder:
         self.owner_of: dict[str, tuple[Op, str]] = {}
         self.context = 0  # tokens in a sample
         self.cut: set[str] = set()  # of "ids" and "targets", those that are all tokens of an input but one
-        self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y"
+        self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y", or by their names
+        self.named = _has_names(traced)  # inputs keep their names, because they are more than tokens and targets
         self.vocab = 0
         self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
         self.balanced: set[Node] = set()
+        self.masks: set[Node] = set()  # inputs that are factors, and must be 0 or 1
+        self.norms: dict[Node, Any] = {}  # what rules/norms.py read of each node
         self.patches: dict[Node, Op] = {}  # convolutions as rows [batch, patches, out]
         self.routers: set[Node] = set()  # the layers whose results are the router logits of the mixtures made so far
 
@@ -66,8 +69,20 @@ class Builder:
         return refuse(node, f"elements of the result of {op_name(source[0])} that are picked, joined or reordered",
                       KNOWN.get(op_name(node), "prun keeps rows [batch, tokens, width] whole and in order"))
 
+    def named_input(self, node: Node) -> str:
+        """Notes that the plan reads an input by its name; returns it as Lua."""
+        name = self.traced.inputs[node]
+        if not self.named:
+            raise refuse(next(iter(node.users), node), f"the input {name} in a plan of tokens", "pass targets, too")
+        self.inputs_used[name] = node
+        return f"batch.{name}"
+
     def input(self, node: Node) -> Op:
-        """Returns the op for samples that are numbers, batch.x."""
+        """Returns the op for samples that are numbers, batch.x, or for an input by its name."""
+        if self.named:
+            op = Op("input", self.named_input(node), [], shape_of(node), node)
+            self.made[node] = op
+            return op
         known = self.inputs_used.setdefault("x", node)
         if known is not node:
             raise refuse(next(iter(node.users), node), f"two inputs with numbers, {known.name} and {node.name}",
@@ -114,6 +129,14 @@ class Builder:
     def columns(self, weight: torch.Tensor) -> int:
         """Returns how many outputs a weight in the plan's layout has."""
         return int(weight.shape[-1])
+
+
+def _has_names(traced: Traced) -> bool:
+    """Returns whether the inputs are more than tokens and their targets, or numbers and their targets."""
+    used = [node for node in traced.inputs
+            if any(user.op != "output" and user not in traced.constants for user in node.users)]
+    ids = [len(shape_of(node)) for node in used if not node.meta["val"].is_floating_point()]
+    return len(used) > 2 or sorted(ids) == [1, 2]
 
 
 def number_text(value: float) -> str:

@@ -54,7 +54,7 @@ def check_module(module: nn.Module) -> None:
         if hasattr(one, "parametrizations"):
             raise fail(f"{name} has parametrizations (weight_norm, spectral_norm, ...)",
                        "remove them with torch.nn.utils.parametrize.remove_parametrizations")
-    seen = False
+    seen = trained = False
     for name, parameter in module.named_parameters():
         seen = True
         if parameter.device.type != "cpu":
@@ -62,9 +62,9 @@ def check_module(module: nn.Module) -> None:
         if parameter.dtype not in (torch.float32, torch.float64):
             raise fail(f"the parameter {name} is {str(parameter.dtype).removeprefix('torch.')}",
                        'convert it with module.float(); the plan\'s dtype = "bf16" trains in bf16 with f32 weights')
-        if not parameter.requires_grad:
-            raise fail(f"the parameter {name} is frozen (requires_grad=False)",
-                       "a plan trains all parameters; set requires_grad=True")
+        trained = trained or parameter.requires_grad
+    if seen and not trained:
+        raise fail("all parameters are frozen (requires_grad=False)", "there is nothing to train")
     if not seen:
         raise fail("the module has no parameters", "")
     if len({parameter.dtype for parameter in module.parameters()}) > 1:

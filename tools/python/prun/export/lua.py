@@ -17,7 +17,8 @@ _NO_LOCALS = {"and", "break", "do", "else", "elseif", "end", "false", "for", "fu
 
 
 def _expression(op: Op, known: dict[int, str]) -> str:
-    names = {"layer": f'"{op.name}"', **{role: f'"{name}"' for role, name in op.names.items()}}
+    names = {"layer": f'"{op.name}"', "layer_weight": f'"{op.name}.weight"', "layer_bias": f'"{op.name}.bias"',
+              **{role: f'"{name}"' for role, name in op.names.items()}}
     return op.text.format(*[known[id(one)] for one in op.inputs], **names)
 
 

@@ -1,6 +1,7 @@
 """Ops of the plan that is being made, before they have units and names."""
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 
 import torch
@@ -80,7 +81,7 @@ class Op:
     `text`: a Lua expression with {0}, {1} for inputs, {layer} for the layer's quoted name and {ROLE} for the quoted
     name of each of `tables`. `weights`: the layer's tensors by suffix, ".weight" and ".bias". `tables`: parameters that
     the expression names itself, by role. `again`: the op that owns the weight, if this one uses another's. `node`: the
-    traced node, which determines the unit.
+    traced node, which determines the unit. `role`: the name that strategies look for, "" = none, if the rule knows it.
     """
 
     kind: str
@@ -95,4 +96,37 @@ class Op:
     unit: str = ""
     users: list[Op] = field(default_factory=list)
     name: str = ""
+    role: str | None = None
     names: dict[str, str] = field(default_factory=dict)
+
+
+def in_order_of_execution(ops: list[Op], order: dict[Node, int]) -> list[Op]:
+    """Returns the ops in the order in which the module computes them, each after its inputs. Rules made them from the
+    loss backwards, so that a model of two towers would alternate between them."""
+    waiting = {id(op): sum(one.kind != "input" for one in set(op.inputs)) for op in ops}
+    place = {id(op): i for i, op in enumerate(ops)}
+    ready = [(order[op.node], place[id(op)]) for op in ops if waiting[id(op)] == 0]
+    heapq.heapify(ready)
+    result: list[Op] = []
+    while ready:
+        op = ops[heapq.heappop(ready)[1]]
+        result.append(op)
+        for user in set(op.users):
+            waiting[id(user)] -= 1
+            if waiting[id(user)] == 0:
+                heapq.heappush(ready, (order[user.node], place[id(user)]))
+    _own_first(result)
+    return result
+
+
+def _own_first(ops: list[Op]) -> None:
+    """Makes the first op that uses a table its owner."""
+    seen: set[int] = set()
+    for op in ops:
+        owner = op.again
+        if owner is not None and id(owner) not in seen:
+            op.again, op.tables = None, {"token": owner.tables.pop("token"), **op.tables}
+            for other in ops:
+                if other is owner or other.again is owner:
+                    other.again = op
+        seen.add(id(op))

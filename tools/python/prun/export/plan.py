@@ -29,12 +29,27 @@ def deep_recursion(nodes: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def template(builder: Builder, units: list[Unit], name: str, file: str) -> Template:
+def frozen_names(builder: Builder, weights: dict[str, Weight]) -> list[str]:
+    """Returns the plan's tensors that are made of frozen parameters (requires_grad=False)."""
+    frozen = {name for name, tensor in builder.traced.tensors.items() if not tensor.requires_grad}
+    names = []
+    for name, weight in weights.items():
+        held = [part.parameter for part in weight.parts if part.parameter in frozen]
+        if held and len(held) < len(weight.parts):
+            raise ExportError(f"{held[0]} is frozen (requires_grad=False), and {name} of the plan has trained parameters, "
+                              "too", hint="freeze all or none of the parts of a layer, such as queries, keys and values")
+        names += [name] if held else []
+    return names
+
+
+def template(builder: Builder, units: list[Unit], weights: dict[str, Weight], name: str, file: str) -> Template:
     """Returns the plan's parts."""
     elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
     head = "\n-- ".join([f"-- {' '.join(name.split())}, exported from PyTorch ({elements:,} parameters).", *builder.notes])
     return Template(head=head, model=model_text(units), file=file, data=_data(builder, ""),
                     eval_data=_data(builder, "eval_"), has_targets="tokens" not in builder.inputs_used,
+                    frozen="|".join(frozen_names(builder, weights)),
+                    arrays=sorted(builder.inputs_used) if builder.named else [],
                     dtype=_dtype(builder))
 
 
@@ -44,6 +59,9 @@ def _dtype(builder: Builder) -> str:
 
 def _data(builder: Builder, prefix: str) -> str:
     """Returns the data as Lua. `prefix`: of the arguments' names."""
+    if builder.named:
+        files = ", ".join(f"{name} = arg.{prefix}{name}" for name in sorted(builder.inputs_used))
+        return f"prun.data.arrays {{ inputs = {{ {files} }}, batch = arg.batch }}"
     if "tokens" in builder.inputs_used:
         return (f"prun.data.tokens {{ path = arg.{prefix}file, batch = arg.batch, context = {builder.context}, "
                 f"vocab = {builder.vocab}, order = \"epochs\" }}")
@@ -63,6 +81,12 @@ def check_inputs(builder: Builder, example: Any) -> None:
 
 def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
     """Raises if the example's targets are not what a plan reads; notes if they are not the next tokens."""
+    for mask in builder.masks:
+        given = values.get(mask.name)
+        if given is None or not bool(((given == 0) | (given == 1)).all()):
+            raise ExportError(f"{mask.name} is a factor and not only 0 and 1", hint="a plan's ids are no numbers: pass it as floats")
+    if builder.named:
+        return
     tokens, shifted = builder.inputs_used.get("tokens"), builder.inputs_used.get("shifted")
     if len(builder.cut) == 1:
         raise ExportError("ids and targets that are of different tokens",

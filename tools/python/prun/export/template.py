@@ -24,7 +24,7 @@ return prun.plan {{
   strategy  = {{
 {strategy}
   }},
-{evaluation}  optimizer = {optimizer},
+{evaluation}{frozen}  optimizer = {optimizer},
   micro     = arg.micro,
   steps     = arg.steps,
   dtype     = arg.dtype,
@@ -64,7 +64,7 @@ class Template:
 
     `head`: comment lines. `file`: the default of the argument `file`. `data`, `eval_data`: the data of training, which
     reads the arguments `file` and `targets`, and of an evaluation, which reads `eval_file` and `eval_targets`.
-    `has_targets`: the data have a second file.
+    `frozen`: the pattern of parameters that are not trained. `has_targets`: the data have a second file. `arrays`: names of the inputs, if each has a file of its own.
     """
 
     head: str
@@ -74,16 +74,22 @@ class Template:
     eval_data: str
     has_targets: bool
     dtype: str
+    arrays: Sequence[str] = ()
+    frozen: str = ""
 
     def text(self, weights: str, choices: Choices) -> str:
         """Returns the plan. `weights`: the folder that it starts from."""
-        rows = [[f"file = {quoted(self.file)}", *['targets = "y.npy"'] * self.has_targets, "batch = 8", "steps = 10",
-                 "micro = 1"],
+        files = [f"file = {quoted(self.file)}", *['targets = "y.npy"'] * self.has_targets]
+        files = [f'{name} = "{name}.npy"' for name in self.arrays] or files
+        rows = [[*files, "batch = 8", "steps = 10", "micro = 1"],
                 ["lr = 1e-3", "weight_decay = 0.01", *choices.arguments], [f"dtype = {quoted(self.dtype)}"]]
         if choices.evaluate:
-            rows.insert(1, ['eval_file = ""', *['eval_targets = ""'] * self.has_targets, "eval_every = 10"])
+            files = [f'eval_{name} = ""' for name in self.arrays]
+            files = files or ['eval_file = ""', *['eval_targets = ""'] * self.has_targets]
+            rows.insert(1, [*files, "eval_every = 10"])
         return _TEXT.format(
             head=self.head, weights=quoted(weights), model=self.model, data=choices.data or self.data, mesh=choices.mesh,
             arguments="\n".join(f"  {', '.join(row)}," for row in rows),
             strategy="\n".join(f"    {one}," for one in choices.strategy), optimizer=choices.optimizer,
+            frozen=f"  frozen    = {quoted(self.frozen)},\n" if self.frozen else "",
             evaluation=_EVALUATION.format(data=self.eval_data) if choices.evaluate else "")

@@ -91,6 +91,8 @@ def _converted(value: Any, node: Node) -> Any:
     before, after = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
     if not isinstance(value, Tensor) or not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return value
+    if after.dtype == torch.bool:
+        return value.bool()
     if before.is_floating_point() == after.is_floating_point():
         return value
     return value.double() if after.is_floating_point() else value.to(after.dtype)
@@ -141,6 +143,14 @@ class Traced:
                     if any(word in op_name(node) for word in _RANDOM) and "dropout" not in op_name(node):
                         raise refuse(node, "random numbers", "only nn.Dropout is random in a plan")
                     self.constants[node] = self._call(node, self.constants)
+                elif node.target is aten.gather.default and self._even(node.args[0]):
+                    even = self.constants[node.args[0]]  # wherever it is read, such as token types of zeros
+                    self.constants[node] = even.flatten()[:1].expand(shape_of(node)).clone()
+
+    def _even(self, arg: Any) -> bool:
+        """Returns whether an argument is a constant tensor of one value."""
+        value = self.constants.get(arg) if isinstance(arg, Node) else None
+        return isinstance(value, Tensor) and value.numel() > 0 and bool((value == value.flatten()[0]).all())
 
     def _call(self, node: Node, known: Mapping[Node, Any]) -> Any:
         args = torch.fx.node.map_arg(node.args, lambda arg: known[arg])
@@ -243,7 +253,8 @@ class Traced:
                 leaves.add(one)
                 continue
             inside.add(one)
-            todo.extend(one.all_input_nodes)
+            # The other argument of type_as gives only its type.
+            todo.extend([self._before(one)] if one.target is aten.type_as.default else one.all_input_nodes)
         return inside, leaves
 
     def evaluate(self, node: Node, given: Mapping[Node, Tensor]) -> Tensor:
@@ -261,7 +272,8 @@ class Traced:
                 continue
             if one.op != "call_function":
                 raise KeyError(one.name)
-            missing = [arg for arg in one.all_input_nodes if arg not in known]
+            needed = [one.args[0]] if one.target in _SAME else one.all_input_nodes
+            missing = [arg for arg in needed if isinstance(arg, Node) and arg not in known]
             if missing:
                 todo.extend(missing)
             elif one.target in _SAME or (one.target is aten.dropout.default and self.same(one)):

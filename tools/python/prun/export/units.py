@@ -41,11 +41,16 @@ def _role(op: Op) -> str:
         return [two for one in ops for two in
                 (through(one.users if ahead else one.inputs, ahead) if one.kind in ("dropout", "scale") else [one])]
 
+    if op.role is not None:
+        return op.role
     if op.kind == "qkv":
         return "qkv"
     makers, users = through(op.inputs, False), through(op.users, True)
     if any(one.kind == "attention" for one in makers):
         return "proj"
+    role = _gated_role(makers, users)
+    if role:
+        return role
     for one in users:
         if one.kind == "silu_mul":
             return "gate" if one.inputs[0] is op else "up"
@@ -55,6 +60,24 @@ def _role(op: Op) -> str:
         return "down"
     if any(one.kind == "activation" for one in users):
         return "up"
+    return ""
+
+
+def _gated_role(makers: list[Op], users: list[Op]) -> str:
+    """Returns the role of a layer around activation(gate) * up, or around a product of an activation with itself."""
+    def gate_of(product: Op) -> Op | None:
+        kinds = sorted(one.kind for one in product.inputs)
+        if product.kind != "mul" or not set(kinds) <= {"activation", "linear"} or "activation" not in kinds:
+            return None
+        return next(one for one in product.inputs if one.kind == "activation")
+
+    if any(gate_of(one) is not None for one in makers):
+        return "down"
+    for one in users:
+        if gate_of(one) is not None:
+            return "up"
+        if one.kind == "activation" and any(gate_of(product) is one for product in one.users):
+            return "gate" if any(two.kind == "linear" for product in one.users for two in product.inputs) else "up"
     return ""
 
 
@@ -79,7 +102,7 @@ def make_units(ops: list[Op]) -> list[Unit]:
             continue
         if op.again is not None:
             key, path = op.again.unit, ""
-        elif op.kind == "loss" and units:
+        elif op.kind == "loss" and units or _follows_again(op, units):
             key, path = units[-1].name, units[-1].path
         elif place is None and not op.weights and not op.tables and _latest(op, units) is not None:
             latest = _latest(op, units)
@@ -92,17 +115,25 @@ def make_units(ops: list[Op]) -> list[Unit]:
             key, path = f"{lists[base]}{place[1]}", place[2]
         else:
             key, path = ("head" if numbered and i > numbered[0] else "embed" if numbered else "model"), ""
-        again = op.again is not None or (bool(units) and units[-1].again and op.kind == "loss")
+        again = op.again is not None or (bool(units) and units[-1].again and key == units[-1].name)
         if not units or units[-1].name != key or units[-1].again != again:
             if not again and any(unit.name == key for unit in units):
                 key = _free(key, {unit.name for unit in units})
             units.append(Unit(key, again=again, path=path))
         op.unit = key
         units[-1].ops.append(op)
+    names: dict[str, set[str]] = {}
     for unit in units:
-        _name_layers(unit)
+        _name_layers(unit, names.setdefault(unit.name, set()))
     _connect(units)
     return units
+
+
+def _follows_again(op: Op, units: list[Unit]) -> bool:
+    """Returns whether the op, which has no weights, reads the tied logits, which the last unit computes."""
+    if not units or not units[-1].again or op.weights or op.tables:
+        return False
+    return any(one in units[-1].ops for one in op.inputs)
 
 
 def _latest(op: Op, units: list[Unit]) -> Unit | None:
@@ -112,14 +143,13 @@ def _latest(op: Op, units: list[Unit]) -> Unit | None:
     return units[-1] if any(one.unit == units[-1].name for one in op.inputs) else None
 
 
-def _name_layers(unit: Unit) -> None:
-    taken: set[str] = set()
+def _name_layers(unit: Unit, taken: set[str]) -> None:
+    """Names a unit's layers and tables. `taken`: the names of its calls before."""
     for op in unit.ops:
         if op.again is not None:
             op.names["token"] = op.again.names["token"]
-        else:
-            for role in op.tables:
-                op.names[role] = _free(f"{role}.weight", taken)
+        for role in op.tables:
+            op.names[role] = _free(f"{role}.weight", taken)
         if op.layer:
             role = _role(op) if op.kind in ("linear", "qkv") else ""
             layer = re.sub(r"\W", "_", role or op.layer)

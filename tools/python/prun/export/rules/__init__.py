@@ -16,8 +16,7 @@ Rule = Callable[[Builder, Node], Op | None]
 RULES: list[Rule] = [
     embeddings.tokens_and_positions,
     embeddings.tokens,
-    norms.layernorm,
-    norms.rmsnorm,
+    norms.norm,
     attention.attention,
     layers.linear,
     experts.mixture,

@@ -54,8 +54,11 @@ def add(builder: Builder, node: Node) -> Op | None:
     alpha = builder.traced.number(node.kwargs.get("alpha", 1))
     if node.target is aten.sub.Tensor:
         alpha = -(alpha or 1)
-    for one in (a, b):
+    for one, other in ((a, b), (b, a)):
         value = builder.traced.constant(one)
+        if isinstance(value, Tensor) and isinstance(other, Node) and shape_of(other) == shape_of(node) and (
+                not bool(value.any()) and not (one is a and alpha != 1)):
+            return builder.value(other)  # zeros, such as a buffer of biases
         if isinstance(value, Tensor) and value.dim() > 1:
             raise refuse(node, "a constant tensor added to another (fixed positions)",
                          "prun adds tables of positions that are parameters, to the embedding of tokens")

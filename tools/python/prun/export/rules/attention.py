@@ -7,7 +7,7 @@ which no rotation changes, name the column that each element of a head comes fro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,27 +17,27 @@ from ..builder import Builder, number_text
 from ..errors import ExportError
 from ..ops import Op
 from ..trace import MOVEMENT, aten, is_getitem, refuse, shape_of
+from . import norms
 from .layers import Layer, emit_layer, read_layer
 from .rotary import Rotation, find_rotation, problem_of
 from .scores import Call, read_call
+from .views import operand, reshaped, samples_of
 
 _PARTS = {aten.cat.default, aten.stack.default, aten.roll.default}
 _LINEAR = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default, aten.mul.Scalar}
-_NORMS = {aten.rms_norm.default, aten.layer_norm.default, aten.mean.dim, aten.var.correction, aten.var.dim,
-          aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim}
-_SQUARES = {aten.pow.Tensor_Scalar, aten.square.default}
-_BELOW = 40  # nodes that are searched for a norm
 
 
 @dataclass
 class Heads:
-    """One of q, k and v: [batch, heads, tokens, size] taken from a linear layer.
+    """One of q, k and v: [batch, heads, tokens, size] taken from a linear layer, or from another value (layer = None).
 
-    `columns` [heads, size]: the layer's output that each element comes from; `factor` multiplies all of them.
+    `columns` [heads, size]: the element of the origin's token that each element comes from; `factor` multiplies all.
+    `by_heads`: the origin is [batch, heads, tokens, size], not [batch, tokens, ..].
     """
 
     origin: Node
-    layer: Layer
+    layer: Layer | None
+    by_heads: bool
     columns: Tensor
     factor: float
     rotation: Rotation | None
@@ -49,69 +49,67 @@ def _inner(one: Node) -> bool:
     return one.target in MOVEMENT or is_getitem(one) or one.target in _LINEAR or one.target in _PARTS
 
 
-def _of_layer(builder: Builder, norm: Node) -> bool:
-    """Returns whether a norm, or its mean, is of the result of a linear layer."""
-    below = norm.args[0]
-    while isinstance(below, Node) and (below.target in _SQUARES or builder.traced.same(below)):
-        below = below.args[0]
-    source = builder.traced.source(below) if isinstance(below, Node) else None
-    return source is not None and read_layer(builder, builder.traced.follow(source)) is not None
-
-
-def _refuse_origin(builder: Builder, node: Node, leaves: set[Node]) -> ExportError:
-    """Returns the error for queries, keys or values that are not the heads of one linear layer."""
-    todo, seen = list(leaves), set(leaves)
-    while todo and len(seen) < _BELOW:
-        one = todo.pop(0)
-        if one.target in _NORMS and _of_layer(builder, one):
-            return refuse(one, "a norm between the linear layers of queries and keys and the attention",
-                          "prun has none there yet: use a model without norms of q and k (qk_norm, qk_layernorm)")
-        if read_layer(builder, one) is None:
-            more = [arg for arg in one.all_input_nodes if arg not in seen]
-            seen.update(more)
-            todo.extend(more)
-    return refuse(node, "attention over tensors that are not the heads of one linear layer each",
-                  "q, k and v are [batch, heads, tokens, size], each from one nn.Linear of the same input")
-
-
 def _heads(builder: Builder, node: Node, arg: Node, transposed: bool = False) -> Heads:
     """Reads q, k or v of the attention at `node`; `transposed`: arg is [.., size, tokens]."""
     traced = builder.traced
-    _, leaves = traced.cone(arg, lambda one: _inner(one) and read_layer(builder, one) is None)
-    origin = next(iter(leaves)) if len(leaves) == 1 else None
-    layer = None if origin is None else read_layer(builder, origin)
+    _, leaves = traced.cone(arg, lambda one: _inner(one) and read_layer(builder, one) is None
+                            and norms.read(builder, one) is None)
     shape = shape_of(arg)
-    if layer is None or origin is None:
-        raise _refuse_origin(builder, node, leaves)
     if len(shape) not in (3, 4):
         raise refuse(node, f"attention over tensors with {len(shape)} dims", "heads are [batch, heads, tokens, size]")
-    source, width = shape_of(origin), shape_of(origin)[-1]
+    origin = next(iter(leaves)) if len(leaves) == 1 else arg
+    found = _read_heads(builder, node, arg, origin, transposed)
+    if found is None and origin is not arg:
+        found = _read_heads(builder, node, arg, arg, transposed)
+    if found is None:
+        raise refuse(node, "attention over tensors that are not heads of tokens", "q, k and v are [batch, heads, tokens, size]")
+    return found
+
+
+def _read_heads(builder: Builder, node: Node, arg: Node, origin: Node, transposed: bool) -> Heads | None:
+    """Returns q, k or v as heads of `origin`; None if the origin is no value of tokens."""
+    traced, layer = builder.traced, read_layer(builder, origin)
+    shape, source = shape_of(arg), shape_of(origin)
     size, tokens = (shape[-2], shape[-1]) if transposed else (shape[-1], shape[-2])
-    rows = math.prod(source[:-1])
-    batch = shape[0] if len(shape) == 4 else rows // tokens  # of three dims, heads may be joined to the batch
-    if batch * tokens != rows:
-        raise refuse(node, "attention between tokens and other tokens", "prun has self-attention only")
+    elements = math.prod(source)
+    batch = shape[0] if len(shape) == 4 else (elements // source[-1] // tokens if layer else samples_of(builder))
+    rows = batch * tokens
+    if rows == 0 or elements % rows or (layer is not None and elements // source[-1] != rows):
+        return None
+    width = elements // rows
+    by_heads = layer is None and len(source) >= 3 and source[-2:] == (tokens, size) and source[:2] != (batch, tokens)
+    if layer is None and origin is arg:
+        by_heads = True
+
+    def given_as(given: Tensor) -> Tensor:
+        """Returns values of tokens [batch, tokens, width] in the origin's shape."""
+        if not by_heads:
+            return given.reshape(source)
+        given = given.reshape(batch, tokens, -1, size).transpose(1, 2)
+        return (given.transpose(-1, -2) if origin is arg and transposed else given).reshape(source)
 
     def heads_of(given: Tensor) -> Tensor:
-        result = traced.evaluate(arg, {origin: given.reshape(source)})
+        result = traced.evaluate(arg, {origin: given_as(given)})
         return (result.transpose(-1, -2) if transposed else result).reshape(batch, -1, tokens, size)
 
-    ones = heads_of(torch.ones((), dtype=torch.float64).expand(source))
+    ones = heads_of(torch.ones((batch, tokens, width), dtype=torch.float64))
     factor = float(ones[0, 0, 0, 0])
-    found = heads_of(torch.arange(rows * width, dtype=torch.float64))  # places in the layer's result
+    found = heads_of(torch.arange(rows * width, dtype=torch.float64))  # places in the origin
     found = found if factor in (0, 1) else found / factor
     columns = found[0, :, 0].round().long() % width
     places = torch.arange(rows, dtype=torch.float64).reshape(batch, 1, tokens, 1) * width + columns[None, :, None]
     if torch.equal(found, places) if factor == 1 else torch.allclose(found, places, rtol=0, atol=1e-3):
-        return Heads(origin, layer, columns, factor, None, batch, tokens)
-    constant = heads_of(torch.zeros(source, dtype=torch.float64))
+        return Heads(origin, layer, by_heads, columns, factor, None, batch, tokens)
+    constant = heads_of(torch.zeros((batch, tokens, width), dtype=torch.float64))
     first = ones[:, :, 0]
     if constant.abs().max() != 0 or factor == 0 or (first - factor).abs().max() > 1e-9 * abs(factor):
+        if origin is not arg:
+            return None
         raise refuse(node, "queries or keys that are changed between their linear layer and the attention",
                      "prun has rotary positions and a factor there")
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(source, generator=generator, dtype=torch.float64)
-    plain = x.reshape(batch, tokens, width)[:, :, columns].transpose(1, 2) * factor
+    x = torch.randn((batch, tokens, width), generator=generator, dtype=torch.float64)
+    plain = x[:, :, columns].transpose(1, 2) * factor
     result = heads_of(x)
 
     def turned(value: Tensor) -> Tensor:
@@ -126,9 +124,9 @@ def _heads(builder: Builder, node: Node, arg: Node, transposed: bool = False) ->
     rotation = find_rotation(turned, tokens, size)
     if rotation is None or not torch.allclose(result, rotation.apply(plain), rtol=1e-5, atol=1e-6 * (tokens + 10)):
         raise refuse(node, *problem_of(turned, tokens, size))
-    if rotation.interleaved:  # q and k may be reordered alike without changing their dot products
-        columns = torch.cat([columns[:, 0::2], columns[:, 1::2]], -1)
-    return Heads(origin, layer, columns, factor, rotation, batch, tokens)
+    if layer is not None:  # q and k may be reordered alike without changing their dot products
+        columns, rotation = rotation.in_halves(columns), replace(rotation, interleaved=False)
+    return Heads(origin, layer, by_heads, columns, factor, rotation, batch, tokens)
 
 
 def attention(builder: Builder, node: Node) -> Op | None:
@@ -168,12 +166,8 @@ def _check_alike(builder: Builder, calls: list[tuple[Call, list[Heads]]]) -> Non
     (first, (q, k, v)) = calls[0]
     for call, three in calls:
         node = call.node
-        if three[0].rotation != three[1].rotation or three[2].rotation is not None:
-            raise refuse(node, "queries and keys with different rotations, or values with one")
-        if len({builder.traced.strip(one.layer.x) for one in (q, *three)}) != 1:
-            raise refuse(node, "queries, keys and values of different tensors", "prun has self-attention only")
-        if (call.causal, three[0].rotation, three[0].columns.shape[1]) != (
-                first.causal, q.rotation, q.columns.shape[1]) or not math.isclose(
+        if (call.mask, call.softcap, three[0].rotation, three[0].columns.shape[1]) != (
+                first.mask, first.softcap, q.rotation, q.columns.shape[1]) or not math.isclose(
                 _scale(call, three), _scale(first, calls[0][1]), rel_tol=1e-9) or three[2].factor != v.factor:
             raise refuse(node, "attentions side by side that differ in more than their weights",
                          "an attention of prun has one mask, scale and size for all heads")
@@ -186,16 +180,45 @@ def _scale(call: Call, three: list[Heads]) -> float:
 
 def _pieces(several: list[Heads], chosen: list[Tensor]) -> list[tuple[Layer, Tensor | None]]:
     """Returns the layers and columns whose outputs are q, k and v side by side."""
-    if len({one.origin for one in several}) == 1:
-        together, out = torch.cat([one.reshape(-1) for one in chosen]), several[0].layer.out
-        return [(several[0].layer, None if torch.equal(together, torch.arange(out)) else together)]
+    layer = several[0].layer
+    if layer is not None and len({one.origin for one in several}) == 1:
+        together, out = torch.cat([one.reshape(-1) for one in chosen]), layer.out
+        return [(layer, None if torch.equal(together, torch.arange(out)) else together)]
     flat = [one.reshape(-1) for one in chosen]
     return [(one.layer, None if torch.equal(columns, torch.arange(one.layer.out)) else columns)
-            for one, columns in zip(several, flat)]
+            for one, columns in zip(several, flat) if one.layer is not None]
+
+
+def _together(builder: Builder, calls: list[tuple[Call, list[Heads]]]) -> bool:
+    """Returns whether one attention of a fused layer computes them: q, k and v of one input, causal or without a mask."""
+    every = [one for _, three in calls for one in three]
+    if any(call.mask.window or call.mask.keys is not None or call.softcap for call, _ in calls):
+        return False
+    if any(one.layer is None or one.tokens != every[0].tokens for one in every):
+        return False
+    sizes = {one.columns.shape[1] for one in every}
+    alike = all(three[0].rotation == three[1].rotation and three[2].rotation is None for _, three in calls)
+    biases = {one.layer.bias is None for one in every if one.layer is not None}
+    return alike and len(sizes) == 1 and len(biases) == 1 and len(
+        {builder.traced.strip(one.layer.x) for one in every if one.layer is not None}) == 1
+
+
+def _rules(builder: Builder, call: Call, inputs: list[Op]) -> list[str]:
+    """Returns the options of the mask and of the soft cap; adds the mask of keys to the inputs."""
+    more = [f"window = {call.mask.window}"] if call.mask.window else []
+    if call.mask.keys is not None:
+        more.append(f"mask = {{{len(inputs)}}}")
+        inputs.append(builder.input(call.mask.keys))
+    return [*more, *([f"softcap = {number_text(call.softcap)}"] if call.softcap else [])]
 
 
 def _emit(builder: Builder, node: Node, calls: list[tuple[Call, list[Heads]]]) -> Op:
     _check_alike(builder, calls)
+    if not _together(builder, calls):
+        if len(calls) > 1:
+            raise refuse(node, "attentions side by side of queries, keys and values of different tensors",
+                         "use one attention for all heads")
+        return _emit_separate(builder, node, *calls[0])
     call, (q, _, v) = calls[0]
     heads, size = sum(len(three[0].columns) for _, three in calls), q.columns.shape[1]
     counts = [_shared(builder, one.node, k, v, len(q.columns)) for one, (q, k, v) in calls]
@@ -211,24 +234,113 @@ def _emit(builder: Builder, node: Node, calls: list[tuple[Call, list[Heads]]]) -
     first = min((one.origin for one in several), key=lambda one: builder.traced.order[one])
     qkv = emit_layer(builder, first, _pieces(several, chosen), blocks, "qkv")
     if q.rotation is not None:
-        options = f"size = {size}, heads = {heads + shared}{q.rotation.options()}"
+        options = f"size = {size}, heads = {heads + shared}{q.rotation.options(size)}"
         qkv = builder.emit("rotary", f"nn.rotary({{0}}, {{{{ {options} }}}})", [qkv], call.node, shape=qkv.shape)
+    more = [f"kv_heads = {shared}"] if shared != heads else []
+    more += [] if call.mask.causal else ["causal = false"]
     scale, after = _scale(call, calls[0][1]), v.factor
+    if scale < 0:
+        raise refuse(call.node, f"scores scaled by {call.scale:g}", "prun's scale is positive")
     if not math.isclose(scale, 1, rel_tol=1e-6):
-        if scale < 0:
-            raise refuse(call.node, f"scores scaled by {call.scale:g}", "prun's scale is positive")
         # Both queries and keys take the root of the factor, and so do values, which the result has to undo.
         root = math.sqrt(scale)
         after /= root
         qkv = builder.emit("scale", f"{{0}} * {number_text(root)}", [qkv], call.node, shape=qkv.shape)
-    more = [f"kv_heads = {shared}"] if shared != heads else []
-    more += [] if call.causal else ["causal = false"]
     tail = f", {{{{ {', '.join(more)} }}}}" if more else ""
     shape = (q.batch, q.tokens, heads * size)
     seen = builder.emit("attention", f"nn.attention({{0}}, {heads}{tail})", [qkv], call.node, shape=shape)
-    if math.isclose(after, 1, rel_tol=1e-12):
-        return seen
-    return builder.emit("scale", f"{{0}} * {number_text(after)}", [seen], call.node, shape=shape)
+    return _scaled(builder, call.node, seen, after)
+
+
+def _scaled(builder: Builder, node: Node, x: Op, factor: float) -> Op:
+    if math.isclose(factor, 1, rel_tol=1e-12):
+        return x
+    return builder.emit("scale", f"{{0}} * {number_text(factor)}", [x], node, shape=x.shape)
+
+
+def _emit_separate(builder: Builder, node: Node, call: Call, three: list[Heads]) -> Op:
+    """Attention of q, k and v that are not outputs of layers of one input: with norms, or of other tokens."""
+    q, k, v = three
+    heads = len(q.columns)
+    shared = _shared(builder, call.node, k, v, heads)
+    splits = all(one.layer is not None or _of_heads(builder, one) for one in three)
+    inputs = [_one(builder, call.node, one, role, count if splits else 0)
+              for one, role, count in zip(three, "qkv", (heads, shared, shared))]
+    more = [f"q = {{0}}, k = {{1}}, v = {{2}}, heads = {heads}"]
+    more += [f"kv_heads = {shared}"] if shared != heads else []
+    more += [] if call.mask.causal else ["causal = false"]
+    more += _rules(builder, call, inputs)
+    scale = _scale(call, three)
+    if scale < 0:
+        raise refuse(call.node, f"scores scaled by {call.scale:g}", "prun's scale is positive")
+    if not math.isclose(scale, 1, rel_tol=1e-6):
+        more.append(f"scale = {number_text(float(f'{scale / math.sqrt(q.columns.shape[1]):.12g}'))}")
+    shape = (q.batch, q.tokens, heads * v.columns.shape[1])
+    text = f"nn.attention {{{{ {', '.join(more)} }}}}"
+    seen = builder.emit("attention" if splits else "whole attention", text, inputs, call.node, shape=shape)
+    return _scaled(builder, call.node, seen, v.factor)
+
+
+def _of_heads(builder: Builder, one: Heads) -> bool:
+    """Returns whether the origin is a norm over the elements of each head of a linear layer."""
+    found = norms.read(builder, one.origin)
+    return found is not None and shape_of(found.x)[-1] == one.columns.shape[1] and _layer_of(builder, found.x) is not None
+
+
+def _layer_of(builder: Builder, x: Node) -> tuple[Node, Layer] | None:
+    """Returns the layer that a value is a view of."""
+    source = builder.traced.source(x)
+    layer = None if source is None else read_layer(builder, source)
+    return None if source is None or layer is None else (source, layer)
+
+
+def _one(builder: Builder, node: Node, one: Heads, role: str, splits: int) -> Op:
+    """Returns q, k or v as [batch, tokens, heads * size]. `splits`: its heads, if tensor parallelism divides them."""
+    count, size = one.columns.shape
+    distinct = list(dict.fromkeys(tuple(row) for row in one.columns.tolist()))
+    columns = torch.tensor(distinct)
+    if role == "q" or len(distinct) == count:
+        columns = one.columns
+    if one.layer is not None:
+        flat = columns.reshape(-1)
+        every = torch.equal(flat, torch.arange(one.layer.out))
+        x = emit_layer(builder, one.origin, [(one.layer, None if every else flat)])
+    else:
+        if not torch.equal(columns.reshape(-1), torch.arange(math.prod(shape_of(one.origin)) // one.batch // one.tokens)):
+            raise refuse(node, "heads that are a part of a value, or in another order", "use a linear layer for each of q, k, v")
+        x = tokens_of(builder, one)
+    _mark(x, role if splits else "")
+    if one.rotation is not None:
+        options = f"size = {size}{one.rotation.options(size)}"
+        x = builder.emit("rotary", f"nn.rotary({{0}}, {{{{ {options} }}}})", [x], node, shape=x.shape)
+    return x
+
+
+def _mark(x: Op, role: str) -> None:
+    """Names the layer that computes a value by its role."""
+    while x.kind != "linear" and x.inputs:
+        x = x.inputs[0]
+    if x.kind == "linear":
+        x.role = role
+
+
+def tokens_of(builder: Builder, one: Heads) -> Op:
+    """Returns the origin of heads as [batch, tokens, heads * size]."""
+    count, size = len({tuple(row) for row in one.columns.tolist()}), one.columns.shape[1]
+    shape = (one.batch, one.tokens, count * size)
+    found = norms.read(builder, one.origin)
+    if found is not None and one.by_heads:
+        source = builder.traced.source(found.x)
+        chosen = None if source is None else builder.traced.selection(found.x)
+        plain = torch.arange(math.prod(shape)).reshape(one.batch, one.tokens, count, size).transpose(1, 2)
+        if source is not None and chosen is not None and torch.equal(chosen[1].reshape(plain.shape), plain):
+            x = reshaped(builder, builder.value(source), (*shape[:2], count, size), one.origin)
+            return reshaped(builder, norms.emit(builder, one.origin, found, x), shape, one.origin)
+    x = operand(builder, one.origin)
+    if not one.by_heads:
+        return reshaped(builder, x, shape, one.origin)
+    x = builder.emit("permute", "{0}:transpose(1, 2)", [x], one.origin, shape=(*shape[:2], count, size))
+    return reshaped(builder, x, shape, one.origin)
 
 
 def _shared(builder: Builder, node: Node, k: Heads, v: Heads, heads: int) -> int:

@@ -49,7 +49,7 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
         raise refuse(node, "a table that is computed", "an embedding's table is a parameter of its own")
     if len(shape_of(source)) != 2:
         raise refuse(node, f"ids of shape {list(shape_of(source))}", "token ids are [batch, tokens]")
-    known = builder.inputs_used.setdefault("tokens", source)
+    known = source if builder.named else builder.inputs_used.setdefault("tokens", source)
     if known is not source:
         raise refuse(node, f"two inputs of ids, {known.name} and {source.name}", "a plan's model has batch.tokens")
     if len(node.args) > 3 and node.args[3]:
@@ -61,13 +61,26 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
     return name, source
 
 
+def _batch(builder: Builder, source: Node) -> str:
+    return builder.named_input(source) if builder.named else "batch.tokens"
+
+
+def _owner(builder: Builder, name: str) -> Op | None:
+    """Returns the embedding that has looked up tokens in the table before, such as the encoder's."""
+    owner, role = builder.owner_of.get(name, (None, ""))
+    return owner if owner is not None and owner.kind == "embedding" and role == "token" else None
+
+
 def tokens(builder: Builder, node: Node) -> Op | None:
     """nn.Embedding of token ids."""
     found = _tokens(builder, node)
     if found is None:
         return None
-    name, _ = found
-    text = f"nn.embedding(batch.tokens, {_table(builder, 'token', name)})"
+    name, source = found
+    text = f"nn.embedding({_batch(builder, source)}, {_table(builder, 'token', name)})"
+    owner = _owner(builder, name)
+    if owner is not None:
+        return builder.emit("embedding", text, [], node, again=owner)
     return builder.emit("embedding", text, [], node, tables={"token": whole(name)})
 
 
@@ -109,6 +122,8 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
             continue
         known = _tokens(builder, ids)
         assert known is not None
+        if _owner(builder, known[0]) is not None:
+            return None  # functions.py adds the positions to the tokens
         name, rows = found
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
@@ -118,7 +133,7 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         tensor = builder.traced.tensors[name]
         every = tensor.numel() // tensor.shape[-1]
         part = Part(name, rows=None if first == 0 else torch.arange(every).roll(-first), table=tensor.dim() != 2)
-        text = (f"nn.embedding(batch.tokens, {_table(builder, 'token', known[0])}, "
+        text = (f"nn.embedding({_batch(builder, known[1])}, {_table(builder, 'token', known[0])}, "
                 f"{_table(builder, 'position', name)})")
         return builder.emit("embedding", text, [], node,
                             tables={"token": whole(known[0]), "position": Weight([part])})

@@ -123,12 +123,28 @@ def unary(builder: Builder, node: Node) -> Op | None:
     return None
 
 
+def _is_mask(builder: Builder, node: Node) -> bool:
+    """Returns whether a factor is an input of ids, such as a mask of 0 and 1, which plan.check_inputs requires."""
+    source = builder.traced.source(builder.traced.strip(node))
+    while source is not None and source.target in (aten.to.dtype, aten.to.device, aten._to_copy.default, aten.to.dtype_layout):
+        before = source.args[0]
+        source = builder.traced.source(before) if isinstance(before, Node) else None
+    if source not in builder.traced.inputs or source is None or source.meta["val"].is_floating_point():
+        return False
+    builder.masks.add(source)
+    return True
+
+
 def binary(builder: Builder, node: Node) -> Op | None:
     """+ - * / and powers of tensors, parameters and numbers, with broadcasting."""
     text = _BINARY.get(node.target)
     if text is None:
         return None
     a, b = node.args[:2]
+    if node.target is aten.mul.Tensor:
+        for x, mask in ((a, b), (b, a)):
+            if isinstance(x, Node) and isinstance(mask, Node) and _is_mask(builder, mask):
+                return _emit(builder, node, "nn.where({1}, {0}, 0)", [x, mask])
     alpha = builder.traced.number(node.kwargs.get("alpha", 1))
     if alpha != 1:
         text = text.replace("{1}", f"({{1}}) * {number_text(alpha or 1)}")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..builder import Builder, number_text
+from ..builder import Builder, number_text, whole
 from ..ops import Op, Part, Weight
 from ..trace import aten, refuse, shape_of
 
@@ -108,17 +108,18 @@ def linear(builder: Builder, node: Node) -> Op | None:
 
 
 def _tied(builder: Builder, node: Node, layer: Layer, owner: Op, role: str) -> Op:
-    if owner.kind != "embedding" or role != "token" or not layer.transpose or layer.bias is not None:
+    if owner.kind != "embedding" or role != "token" or not layer.transpose:
         raise refuse(node, f"the weight {layer.weight} is used twice",
-                     "a plan ties the token embedding with the logits' layer, which has no bias; "
-                     "give other layers weights of their own")
-    if any(op.again is owner for op in builder.ops):
+                     "a plan ties the token embedding with the logits' layer; give other layers weights of their own")
+    if any(op.again is owner and op.kind == "linear" for op in builder.ops):
         raise refuse(node, f"the weight {layer.weight} is used three times",
                      "a plan ties the token embedding with the logits' layer only")
     out, width = builder.traced.tensors[layer.weight].shape
     table = f'nn.parameter({{token}}, {{{{ {out}, {width} }}}}, {{{{ "normal", 0.02 }}}})'
-    return builder.emit("linear", f"nn.linear({{layer}}, {{0}}, {out}, {{{{ weight = {table} }}}})",
-                        [builder.value(layer.x)], node, layer=builder.layer_of(node), again=owner)
+    bias = "" if layer.bias is None else ", bias = true"
+    return builder.emit("linear", f"nn.linear({{layer}}, {{0}}, {out}, {{{{ weight = {table}{bias} }}}})",
+                        [builder.value(layer.x)], node, layer=builder.layer_of(node), again=owner,
+                        weights={} if layer.bias is None else {".bias": whole(layer.bias)})
 
 
 def dropout(builder: Builder, node: Node) -> Op | None:

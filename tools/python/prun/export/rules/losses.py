@@ -96,6 +96,10 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
     vocab = shape_of(origin)[-1]
     pairs = [(int(row), at) for row, at in zip(rows, positions) if at >= 0]
     shape = shape_of(source)
+    if builder.named and pairs == [(i, i) for i in range(math.prod(shape))]:
+        batch, options = builder.named_input(source), _options(ignored, smoothing, tokens=False)
+        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, {batch}{options})", [builder.value(origin)],
+                            node, shape=(1,))
     if len(shape) == 1 and pairs == [(i, i) for i in range(shape[0])]:
         builder.inputs_used["y"] = source
         options = _options(ignored, smoothing, tokens=False)

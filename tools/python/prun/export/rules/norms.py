@@ -5,6 +5,9 @@ random rows and compared with the formula, with each small constant that occurs 
 """
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.fx import Node
@@ -14,7 +17,8 @@ from ..ops import Op
 from ..trace import ELEMENTWISE, RESHAPES, aten, refuse, shape_of
 
 _REDUCTIONS = {aten.mean.dim, aten.var.correction, aten.var.dim, aten.sum.dim_IntList, aten.var_mean.correction}
-_BOTH = "prun's layernorm has both: use bias=True, elementwise_affine=True, or an RMSNorm"
+_NORMS = {aten.layer_norm.default, aten.rms_norm.default}
+_LAST = {aten.mul.Tensor, aten.add.Tensor, aten.div.Tensor}  # the last op of a norm by parts
 _SEARCHED = 24  # nodes that a norm by parts has at most
 
 
@@ -29,7 +33,7 @@ def _formula(kind: str, x: Tensor, scale: Tensor, shift: Tensor | None, eps: flo
 def _by_parts(builder: Builder, node: Node) -> tuple[Node, list[Node], list[float]] | None:
     """Returns the input, the parameters and the small constants of what may be a norm by its parts."""
     traced = builder.traced
-    if node.target not in (aten.mul.Tensor, aten.add.Tensor, aten.div.Tensor):
+    if node.target not in _LAST:
         return None
     todo, seen = [node], {node}
     reduced: list[Node] = []
@@ -67,14 +71,27 @@ def _by_parts(builder: Builder, node: Node) -> tuple[Node, list[Node], list[floa
     return None
 
 
-def _match(builder: Builder, node: Node, kind: str) -> tuple[Node, list[str], float] | None:
+@dataclass
+class Norm:
+    """A norm of x over the last dim: its parameters, and whether the scale is 1 + its parameter, as in Gemma."""
+
+    kind: str
+    x: Node
+    scale: str | None
+    shift: str | None
+    eps: float
+    plus: bool = False
+
+
+def _match(builder: Builder, node: Node) -> Norm | None:
+    """Returns the norm by parts that a node is."""
     traced = builder.traced
     found = _by_parts(builder, node)
     if found is None:
         return None
     x, own, small = found
     width = shape_of(x)[-1]
-    if any(shape_of(one) != (width,) for one in own) or len(own) != (1 if kind == "rmsnorm" else 2):
+    if any(shape_of(one) != (width,) for one in own) or len(own) > 2 or shape_of(x) != shape_of(node):
         return None
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(shape_of(x), generator=generator, dtype=torch.float64)
@@ -82,56 +99,83 @@ def _match(builder: Builder, node: Node, kind: str) -> tuple[Node, list[str], fl
     rows *= torch.logspace(-4, 1, rows.numel() // width, dtype=torch.float64).reshape(*rows.shape[:-1], 1)
     values = [torch.randn(width, generator=generator, dtype=torch.float64) for _ in own]
     result = traced.evaluate(node, {x: rows, **dict(zip(own, values))})
+    names = [traced.parameters[one] for one in own]
+    orders = {0: [(None, None)], 1: [(0, None)], 2: [(0, 1), (1, 0)]}[len(own)]
     for eps in [*small, 0.0]:
-        for order in ([0], ) if kind == "rmsnorm" else ([0, 1], [1, 0]):
-            wanted = _formula(kind, rows, values[order[0]], values[order[1]] if len(order) > 1 else None, eps)
+        for (scale, shift), kind, plus in itertools.product(orders, ("rmsnorm", "layernorm"), (False, True)):
+            if kind == "rmsnorm" and shift is not None or plus and scale is None:
+                continue
+            factor = torch.ones(width, dtype=torch.float64) if scale is None else values[scale] + plus
+            wanted = _formula(kind, rows, factor, None if shift is None else values[shift], eps)
             if torch.allclose(result, wanted, rtol=1e-9, atol=1e-12):
-                return x, [traced.parameters[own[i]] for i in order], eps
-            if kind == "rmsnorm" and torch.allclose(
-                    result, _formula("layernorm", rows, values[0], None, eps), rtol=1e-9, atol=1e-12):
-                raise refuse(node, "a layernorm without a shift", _BOTH)
-            plus = _formula(kind, rows, 1 + values[order[0]], values[order[1]] if len(order) > 1 else None, eps)
-            if torch.allclose(result, plus, rtol=1e-9, atol=1e-12):
-                if node.target is aten.mul.Tensor:
-                    return None  # functions.py makes it by parts
-                raise refuse(node, f"a {kind} whose scale is 1 + {traced.parameters[own[order[0]]]}",
-                             "prun's norms multiply by the parameter itself: store the scale, which starts at 1")
+                return Norm(kind, x, None if scale is None else names[scale], None if shift is None else names[shift],
+                            eps, plus)
     return None
 
 
-def _emit(builder: Builder, node: Node, kind: str, x: Node, names: list[str], eps: float) -> Op:
-    inputs = [builder.value(x)]
-    tail = "" if eps == 1e-5 else f", {number_text(eps)}"
-    return builder.emit(kind, f"nn.{kind}({{layer}}, {{0}}{tail})", inputs, node, layer=builder.layer_of(node),
-                        weights=dict(zip([".weight", ".bias"], [whole(name) for name in names])))
+def _scale(builder: Builder, arg: Node | None) -> tuple[str | None, bool]:
+    """Returns the parameter of a scale, and whether the scale is 1 + the parameter."""
+    if arg is None:
+        return None, False
+    arg = builder.traced.follow(arg)
+    if arg.target is aten.add.Tensor and not arg.kwargs:
+        for name, one in ((arg.args[0], arg.args[1]), (arg.args[1], arg.args[0])):
+            parameter = builder.traced.parameter(name)
+            if parameter is not None and builder.traced.number(one) == 1:
+                return parameter, True
+    return builder.part(arg).parameter, False
 
 
-def layernorm(builder: Builder, node: Node) -> Op | None:
-    """nn.LayerNorm, or the same by its parts."""
-    if node.target is aten.layer_norm.default:
-        x, dims = node.args[0], node.args[1]
-        scale, shift = (list(node.args[2:4]) + [None, None])[:2]
-        eps = node.args[4] if len(node.args) > 4 else 1e-5
-        assert isinstance(x, Node) and isinstance(eps, float) and isinstance(dims, list | tuple)
-        if len(dims) != 1:
-            raise refuse(node, f"a norm over {len(dims)} dims", "prun's norms are over the last dim")
-        if scale is None or shift is None:
-            missing = "scale or shift" if scale is shift else "scale" if scale is None else "shift"
-            raise refuse(node, f"a layernorm without a {missing}", _BOTH)
-        return _emit(builder, node, "layernorm", x, [builder.part(scale).parameter, builder.part(shift).parameter], eps)
-    found = _match(builder, node, "layernorm")
-    return None if found is None else _emit(builder, node, "layernorm", *found)
+def read(builder: Builder, node: Node) -> Norm | None:
+    """Returns the norm that a node is: nn.LayerNorm, nn.RMSNorm, or one of these by parts."""
+    if node not in builder.norms:
+        builder.norms[node] = _read(builder, node)
+    return builder.norms[node]
 
 
-def rmsnorm(builder: Builder, node: Node) -> Op | None:
-    """nn.RMSNorm, or the same by its parts."""
+def _read(builder: Builder, node: Node) -> Norm | None:
+    if node.target not in _NORMS:
+        return _match(builder, node)
+    x, dims, *rest = node.args
+    assert isinstance(x, Node) and isinstance(dims, list | tuple)
+    if len(dims) != 1:
+        raise refuse(node, f"a norm over {len(dims)} dims", "prun's norms are over the last dim")
     if node.target is aten.rms_norm.default:
-        x, scale = node.args[0], node.args[2] if len(node.args) > 2 else None
-        eps = node.args[3] if len(node.args) > 3 else None
-        assert isinstance(x, Node)
-        if scale is None:
-            raise refuse(node, "an RMSNorm without a scale", "use elementwise_affine=True")
+        given, eps = (*rest, None, None)[:2]
+        scale, plus = _scale(builder, given)  # type: ignore[arg-type]
         value = torch.finfo(torch.float32).eps if eps is None else float(eps)  # type: ignore[arg-type]
-        return _emit(builder, node, "rmsnorm", x, [builder.part(scale).parameter], value)
-    found = _match(builder, node, "rmsnorm")
-    return None if found is None else _emit(builder, node, "rmsnorm", *found)
+        return Norm("rmsnorm", x, scale, None, value, plus)
+    given, shift, eps = (*rest, None, None, None)[:3]
+    scale, plus = _scale(builder, given)  # type: ignore[arg-type]
+    return Norm("layernorm", x, scale, None if shift is None else builder.part(shift).parameter,
+                1e-5 if eps is None else float(eps), plus)  # type: ignore[arg-type]
+
+
+def emit(builder: Builder, node: Node, norm: Norm, x: Op) -> Op:
+    """Adds a norm of an op. A scale that is not the parameter itself is written out."""
+    written = norm.scale is None or norm.plus  # outside of prun's function
+    options = [] if norm.eps == 1e-5 else [f"eps = {number_text(norm.eps)}"]
+    if written:
+        options.append("affine = false")
+    elif norm.kind == "layernorm" and norm.shift is None:
+        options.append("bias = false")
+    tail = f", {number_text(norm.eps)}" if len(options) == 1 and options[0].startswith("eps") else (
+        f", {{{{ {', '.join(options)} }}}}" if options else "")
+    text, weights, width = f"nn.{norm.kind}({{layer}}, {{0}}{tail})", {}, x.shape[-1]
+    for suffix, name in ((".weight", norm.scale), (".bias", norm.shift)):
+        if name is not None:
+            weights[suffix] = whole(name)
+    if written and norm.scale is not None:
+        text += f' * (1 + nn.parameter({{layer_weight}}, {{{{ {width} }}}}))'
+    if written and norm.shift is not None:
+        text += f' + nn.parameter({{layer_bias}}, {{{{ {width} }}}})'
+    kind = norm.kind if not written else "add" if norm.shift is not None else "mul" if norm.scale is not None else norm.kind
+    return builder.emit(kind, text, [x], node, layer=builder.layer_of(node), weights=weights, shape=x.shape)
+
+
+def norm(builder: Builder, node: Node) -> Op | None:
+    """nn.LayerNorm and nn.RMSNorm, or the same by their parts."""
+    if node.target not in _NORMS and node.target not in _LAST:
+        return None
+    found = read(builder, node)
+    return None if found is None else emit(builder, node, found, builder.value(found.x))

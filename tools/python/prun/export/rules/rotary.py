@@ -21,7 +21,10 @@ _RELATIVE = (3e-7, 1e-5)  # error of angles: what f32 has, and what programs may
 
 @dataclass(frozen=True)
 class Rotation:
-    """Pairs (i, i + size/2), or (2i, 2i + 1) if interleaved, turned by base^(-2i/size) a token, scaled."""
+    """Pairs (i, i + size/2), or (2i, 2i + 1) if interleaved, turned by base^(-2i/size) a token, scaled.
+
+    `size` counts the elements that are turned, which are the first of a head.
+    """
 
     base: float
     interleaved: bool
@@ -44,18 +47,26 @@ class Rotation:
         return plain
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rotates [.., tokens, size]."""
+        """Rotates the first elements of [.., tokens, elements of a head]."""
         at = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * self.angles()
         cos, sin = at.cos(), at.sin()
-        result = torch.empty_like(x)
+        result = x.clone()
         a, b = _halves(self.size, self.interleaved)
         result[..., a] = x[..., a] * cos - x[..., b] * sin
         result[..., b] = x[..., b] * cos + x[..., a] * sin
         return result
 
-    def options(self) -> str:
-        """Returns the options of nn.rotary after size and heads."""
-        given = [] if self.base == 10000 else [f"base = {number_text(self.base)}"]
+    def in_halves(self, columns: Tensor) -> Tensor:
+        """Returns [heads, elements of a head] in the order in which the pairs are prun's."""
+        if not self.interleaved:
+            return columns
+        first, second = _halves(self.size, True)
+        return torch.cat([columns[:, first], columns[:, second], columns[:, self.size:]], -1)
+
+    def options(self, size: int) -> str:
+        """Returns the options of nn.rotary after size and heads, for heads of `size` elements."""
+        given = [] if self.size == size else [f"part = {self.size}"]
+        given += [] if self.base == 10000 else [f"base = {number_text(self.base)}"]
         if self.scaling != "none":
             given += [f'scaling = "{self.scaling}"', f"factor = {number_text(self.factor)}"]
         if self.scaling == "llama3":
@@ -67,17 +78,25 @@ class Rotation:
 def _halves(size: int, interleaved: bool) -> tuple[slice, slice]:
     """Returns the first and the second elements of the pairs."""
     if interleaved:
-        return slice(0, None, 2), slice(1, None, 2)
-    return slice(0, size // 2), slice(size // 2, None)
+        return slice(0, size, 2), slice(1, size, 2)
+    return slice(0, size // 2), slice(size // 2, size)
 
 
-def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> Rotation | None:
-    """Returns the rotation that `turned` applies to [tokens, size]; None if it is of another kind."""
-    if tokens < 2 or size % 2:
+def _changed(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> Tensor:
+    """Returns which elements of [tokens, size] `turned` changes."""
+    x = torch.randn(tokens, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return ((turned(x) - x).abs() > 1e-12).any(0)
+
+
+def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int) -> Rotation | None:
+    """Returns the rotation that `turned` applies to [tokens, whole]; None if it is of another kind."""
+    changed = _changed(turned, tokens, whole)
+    size = int(changed.sum())
+    if tokens < 2 or size % 2 or size == 0 or not changed[:size].all():
         return None
     for interleaved in (False, True):
         first, second = _halves(size, interleaved)
-        probe = torch.zeros(tokens, size, dtype=torch.float64)
+        probe = torch.zeros(tokens, whole, dtype=torch.float64)
         probe[:, first] = 1
         result = turned(probe)
         cos, sin = result[:, first], result[:, second]
@@ -100,10 +119,11 @@ def problem_of(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> tu
     """Returns why find_rotation returned None, and the way round."""
     x = torch.randn(tokens, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     result = turned(x)
-    unchanged = int(((result - x).abs() <= 1e-12).all(0).sum())
-    if 0 < unchanged < size:
-        return (f"rotary positions of {size - unchanged} of the {size} elements of a head",
-                "prun rotates whole heads: set partial_rotary_factor (rotary_pct, rotary_dim) to all of a head")
+    changed = _changed(turned, tokens, size)
+    count = int(changed.sum())
+    if not changed[:count].all():
+        return (f"rotary positions of {count} of the {size} elements of a head, other than the first ones",
+                f"prun's nn.rotary turns the first elements of a head: put these {count} first")
     if torch.allclose(result.norm(dim=-1), x.norm(dim=-1), rtol=1e-4):
         return ("rotary positions whose angles prun does not have",
                 "prun turns pairs by base^(-2i/size), with linear or llama3 scaling; yarn, longrope and others are "

@@ -132,7 +132,8 @@ def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int
         if not _from_parameters(x) or after[0] != samples_of(builder):
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
         tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
-        sizes[0] = f"batch.{'tokens' if tokens else 'x'}.shape[1]"
+        first = next(iter(builder.inputs_used)) if builder.named else "tokens" if tokens else "x"
+        sizes[0] = f"batch.{first}.shape[1]"
     return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", [x], node, shape=after)
 
 

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Forms of nn.rotary, positions from data, and norms of q and k: every mesh computes what one rank does. Positions that
+count from 0 give the losses of those that prun counts. Usage: rotary_test.py PRUN
+"""
+import array
+import json
+import math
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = str(pathlib.Path(sys.argv[1]).resolve())
+PLAN = pathlib.Path(__file__).resolve().parent / "rotary.lua"
+SAMPLES, CONTEXT, VOCAB = 24, 16, 24
+MESHES = [{"dp": 2, "micro": 2}, {"tp": 2}, {"cp": 2}, {"pp": 2, "micro": 2}, {"dp": 2, "zero": 3},
+          {"cp": 2, "tp": 2}, {"pp": 2, "dp": 2, "zero": 2, "micro": 2}, {"tp": 2, "sequence": True, "recompute": True}]
+FORMS = ["plain", "part", "neighbors", "part_of_neighbors", "yarn", "longrope"]
+
+
+def npy(shape, values):
+    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    data = array.array("i", values).tobytes()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
+
+
+class Rotary(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-rotary-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        draw = random.Random(4)
+        for name in ("x", "y"):
+            cls.write(name, [draw.randrange(VOCAB) for _ in range(SAMPLES * CONTEXT)])
+        cls.write("counted", list(range(CONTEXT)) * SAMPLES)
+        documents = []
+        for _ in range(SAMPLES):
+            first = draw.randrange(1, CONTEXT)
+            documents += [*range(first), *range(CONTEXT - first)]
+        cls.write("documents", documents)
+
+    @classmethod
+    def write(cls, name, values):
+        (cls.folder / f"{name}.npy").write_bytes(npy([SAMPLES, CONTEXT], values))
+
+    def prun(self, *words, code=0, **settings):
+        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
+        done = subprocess.run([PRUN, *map(str, words), *sets], capture_output=True, text=True, timeout=100, cwd=self.folder)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def losses(self, device="reference", **settings):
+        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
+        metrics = self.folder / "m"
+        metrics.unlink(missing_ok=True)
+        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, "--device", device, **settings)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    def same_on(self, meshes, **settings):
+        """Checks that losses on each mesh are those of one rank; later steps compare the gradients, too."""
+        one = self.losses(**settings)
+        for mesh in meshes:
+            with self.subTest(mesh=mesh, **settings):
+                self.close(self.losses(**{**settings, **mesh}), one, 1e-12)
+        return one
+
+    def close(self, ours, theirs, bound):
+        for one, other in zip(ours, theirs, strict=True):
+            self.assertLess(abs(one - other), bound * abs(other))
+
+    def test_positions_from_data_on_every_mesh(self):
+        documents = self.same_on(MESHES, positions="documents.npy")
+        counted = self.losses()
+        self.assertNotEqual(documents, counted)
+        self.close(self.losses(positions="counted.npy"), counted, 1e-14)
+
+    def test_forms_on_meshes(self):
+        seen = set()
+        for i, form in enumerate(FORMS[1:]):
+            for positions in ("", "documents.npy"):
+                losses = self.same_on([MESHES[(2 * i + k) % len(MESHES)] for k in (1, 2)], form=form, positions=positions)
+                seen.add(tuple(losses))
+        self.assertEqual(len(seen), 2 * len(FORMS[1:]))
+
+    def test_norms_of_q_and_k(self):
+        meshes = [mesh for mesh in MESHES if mesh.get("tp", 1) == 1]
+        for norm in ("heads", "columns"):
+            self.same_on(meshes, norm=norm, positions="documents.npy", form="part")
+
+    def test_norms_without_a_shift_or_a_scale(self):
+        losses = {ln: self.same_on([MESHES[i], MESHES[-1]], ln=ln)
+                  for i, ln in enumerate(("plain_rms", "layernorm", "no_bias", "plain"))}
+        self.assertEqual(len({values[-1] for values in losses.values()}), 4)
+
+    def test_a_layer_without_blocks(self):
+        with_blocks = self.losses()
+        self.assertEqual(self.losses(blocks=False), with_blocks)
+        for mesh in ({"tp": 2}, {"tp": 2, "cp": 2}, {"dp": 2, "zero": 3}):
+            self.assertEqual(self.losses(blocks=False, **mesh), self.losses(**mesh))
+
+    def test_float32_on_the_cpu(self):
+        for form in FORMS:
+            exact = self.losses(form=form, positions="documents.npy")
+            for mesh in ({}, {"tp": 2}):
+                ours = self.losses("cpu", form=form, positions="documents.npy", dtype="f32", **mesh)
+                self.close(ours, exact, 1e-6)
+
+    def test_proofs(self):
+        for i, form in enumerate(FORMS):
+            for settings in (MESHES[i], {"positions": "documents.npy", **MESHES[i + 1]}):
+                ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
+                done = self.prun("check", PLAN, "--prove", "--nproc", ranks, form=form, dtype="f32", **settings)
+                self.assertIn("proven: equals one rank", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
