@@ -50,8 +50,8 @@ function data.agree(source, model)
         local enough = name == "vocab" and wanted and options[name] <= wanted or options[name] == wanted
         if wanted and not enough then
           local word = options.pack and name == "context" and "capacity" or name
-          host.fail(("the model's %s is %s, the data's%s is %s"):format(name, wanted, word ~= name and " " .. word or "",
-            options[name]), source.site)
+          host.fail(("the model's %s is %s, the data's%s is %s"):format(name, wanted,
+            word ~= name and " " .. word or "", options[name]), source.site)
         end
       end
     end

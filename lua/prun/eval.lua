@@ -49,8 +49,8 @@ local function whole(given, held)
       host.site_of_word(given.site, "batches"))
   end
   if held.capacity > 0 then
-    host.fail("prun.eval: how many streams packed documents fill is known when ranks read them, so batches = \"all\" " ..
-      "cannot be: give a number", host.site_of_word(given.site, "batches"))
+    host.fail("prun.eval: only ranks know how many streams packed documents fill, so batches = \"all\" cannot be: " ..
+      "give a number", host.site_of_word(given.site, "batches"))
   end
   held.order = "epochs"
   return data.samples(held)

@@ -31,7 +31,7 @@ function documents.settle(kind, opt, site)
     end
     return
   end
-  if opt.context then fail("context", "a stream of packed documents has a 'capacity'; write it instead of 'context'") end
+  if opt.context then fail("context", "with pack = \"documents\" write 'capacity' instead of 'context'") end
   if opt.document_end then fail("document_end", "with pack = \"documents\" write 'eot' instead of 'document_end'") end
   if not opt.eot then
     fail("pack", "pack = \"documents\" needs 'eot', the token that ends a document, such as eot = 50256")

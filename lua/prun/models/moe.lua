@@ -29,7 +29,8 @@ return prun.model("moe", {
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads, { documents = packed }), width, { init = residual })
+      local seen = nn.attention(qkv, opt.heads, { documents = packed })
+      local mixed = x + nn.linear("proj", seen, width, { init = residual })
       return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
         experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
         init = normal, down_init = residual,
