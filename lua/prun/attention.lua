@@ -169,7 +169,7 @@ return function(first, ...)
   if type(first) ~= "table" or tensor.is(first) then return fused(first, ...) end
   graph.here(shown)
   if select("#", ...) > 0 then
-    fail(nil, "takes a qkv and its heads, or one table: nn.attention { q = q, k = k, v = v, heads = 4 }")
+    fail(nil, "takes 'qkv' and its heads, or one table: nn.attention { q = q, k = k, v = v, heads = 4 }")
   end
   return separate(schema.check("nn.attention", separate_options, first))
 end
