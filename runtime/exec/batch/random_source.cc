@@ -14,7 +14,8 @@ class RandomSource final : public SampleSource {
       : source_(context.source), use_(context.use), seed_(context.seed) {}
 
   void add(const BatchOutput& out) override {
-    if (source_.capacity > 0 && DocumentLayout::has(out)) tokens_ = out.whole() / (out.name == "positions" ? 1 : 2);
+    if (source_.capacity == 0) return;
+    tokens_ = out.whole() / (DocumentLayout::has(out) && out.name != "positions" ? 2 : 1);
   }
 
   bool balances() const override { return tokens_ > 0; }
