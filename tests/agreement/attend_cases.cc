@@ -28,7 +28,7 @@ std::vector<Rule> rules_of(int64_t keys) {
           {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
           {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
           {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
-          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 2}}), "spans pairs"},
+          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
           {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
 }
 
