@@ -1,7 +1,7 @@
 // The op attend on one core, for attend.py: 1,024 tokens in f32, 12 heads of 64, causal; beside the fused attention, a
 // window, and documents that are packed into one stream or computed one by one.
 //
-// Documents one by one have the arithmetic of the packed stream alone, so their time is what the stream should cost.
+// Documents one by one have the arithmetic of the packed stream alone, so the stream should take their time.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
