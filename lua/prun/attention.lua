@@ -123,7 +123,7 @@ local function by_scores(opt, reason)
     elseif #mask.shape == 3 then mask = views.unsqueeze(mask, 1) end
     scores = arithmetic.where(mask, scores, -1e30)
   end
-  local attrs = { causal = opt.causal and 1 or nil, window = opt.window, attention = reason }
+  local attrs = { causal = opt.causal and 1 or nil, window = opt.window, reason = reason }
   local weights = graph.op("softmax", { scores }, attrs, "softmax")
   if opt.dropout > 0 then
     local length, keys = weights.shape[3], weights.shape[4]
