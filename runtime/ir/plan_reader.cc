@@ -13,8 +13,8 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "ir/data_source.h"
 #include "ir/attention_blocks.h"
+#include "ir/data_source.h"
 #include "ir/graph.h"
 #include "ir/loss_reader.h"
 #include "ir/optimizer_reader.h"

@@ -27,7 +27,7 @@ WIDTH, HEADS, LAYERS, VOCAB = 32, 4, 2, 48
 
 
 class Model:
-    """Makes a parameter when a layer first asks for it. Layers have the names of the plan."""
+    """Creates a parameter at the first layer that needs it. Layers have the names of the plan."""
     def __init__(self):
         self.tensors, self.unit = {}, ""
 

@@ -13,8 +13,8 @@ ROTARY = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidde
 
 def of_transformers(name, **options):
     """Returns a causal language model of transformers by the name of its family."""
-    config = getattr(transformers, name + "Config")(**options)
-    architecture = {"GPT2": "GPT2LMHeadModel"}.get(name, name + "ForCausalLM")
+    config = getattr(transformers, {"Gemma3": "Gemma3Text"}.get(name, name) + "Config")(**options)
+    architecture = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}.get(name, name + "ForCausalLM")
     return getattr(transformers, architecture)(config)
 
 
@@ -41,6 +41,19 @@ FAMILIES = {
     "Phi": lambda: of_transformers("Phi", **ROTARY, partial_rotary_factor=0.5, resid_pdrop=0.0),
     "StableLM": lambda: of_transformers("StableLm", **ROTARY, use_qkv_bias=True),
     "GLM": lambda: of_transformers("Glm", **ROTARY, head_dim=16, partial_rotary_factor=0.5),
+    "Mistral with windows": lambda: of_transformers("Mistral", **ROTARY, sliding_window=8),
+    "Qwen3": lambda: of_transformers("Qwen3", **ROTARY, head_dim=16),
+    "OLMo 2": lambda: of_transformers("Olmo2", **ROTARY),
+    "Gemma 2": lambda: of_transformers("Gemma2", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16, attention_dropout=0.0),
+    "Gemma 3": lambda: of_transformers("Gemma3", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16),
+    "Nemotron": lambda: of_transformers("Nemotron", **ROTARY),
+    "Cohere": lambda: of_transformers("Cohere", **ROTARY),
+    "GPT-NeoX": lambda: of_transformers(
+        "GPTNeoX", vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=64, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
+    "GPT-J": lambda: of_transformers(
+        "GPTJ", vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, rotary_dim=8, n_positions=64, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
     "Falcon": lambda: of_transformers(
         "Falcon", vocab_size=VOCAB, hidden_size=64, ffn_hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
         new_decoder_architecture=True, num_kv_heads=2, alibi=False, hidden_dropout=0.0, attention_dropout=0.0,

@@ -23,9 +23,9 @@ cudaError_t enqueue(cudaStream_t stream, Work work);
 std::function<bool()> existence(cudaStream_t stream);
 // Returns whether a device could reach all of it.
 bool reachable(const void* ptr, size_t bytes);
-void refuse_in_host_function();                        // ends the process if a host function calls CUDA
-[[noreturn]] void die(const std::string& why);         // for errors of prun that would crash the real library
-size_t used_bytes(int device);                         // of its memory, by this process
+void refuse_in_host_function();                 // ends the process if a host function calls CUDA
+[[noreturn]] void die(const std::string& why);  // for errors of prun that would crash the real library
+size_t used_bytes(int device);                  // of its memory, by this process
 
 // Returns the environment variable PRUN_SUBSTITUTE_name:
 //

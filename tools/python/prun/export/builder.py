@@ -31,7 +31,7 @@ class Builder:
         self.vocab = 0
         self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
         self.balanced: set[Node] = set()
-        self.masks: set[Node] = set()  # inputs that are factors, and must be 0 or 1
+        self.masks: set[Node] = set()  # inputs of integers that are factors, which the plan reads as numbers
         self.norms: dict[Node, Any] = {}  # what rules/norms.py read of each node
         self.patches: dict[Node, Op] = {}  # convolutions as rows [batch, patches, out]
         self.routers: set[Node] = set()  # the layers whose results are the router logits of the mixtures made so far

@@ -60,7 +60,9 @@ def _dtype(builder: Builder) -> str:
 def _data(builder: Builder, prefix: str) -> str:
     """Returns the data as Lua. `prefix`: of the arguments' names."""
     if builder.named:
-        files = ", ".join(f"{name} = arg.{prefix}{name}" for name in sorted(builder.inputs_used))
+        numbers = {builder.traced.inputs[node] for node in builder.masks}
+        files = ", ".join(f'{name} = {{ arg.{prefix}{name}, as = "numbers" }}' if name in numbers
+                          else f"{name} = arg.{prefix}{name}" for name in sorted(builder.inputs_used))
         return f"prun.data.arrays {{ inputs = {{ {files} }}, batch = arg.batch }}"
     if "tokens" in builder.inputs_used:
         return (f"prun.data.tokens {{ path = arg.{prefix}file, batch = arg.batch, context = {builder.context}, "
@@ -81,10 +83,6 @@ def check_inputs(builder: Builder, example: Any) -> None:
 
 def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
     """Raises if the example's targets are not what a plan reads; notes if they are not the next tokens."""
-    for mask in builder.masks:
-        given = values.get(mask.name)
-        if given is None or not bool(((given == 0) | (given == 1)).all()):
-            raise ExportError(f"{mask.name} is a factor and not only 0 and 1", hint="a plan's ids are no numbers: pass it as floats")
     if builder.named:
         return
     tokens, shifted = builder.inputs_used.get("tokens"), builder.inputs_used.get("shifted")

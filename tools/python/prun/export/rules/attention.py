@@ -329,18 +329,26 @@ def tokens_of(builder: Builder, one: Heads) -> Op:
     count, size = len({tuple(row) for row in one.columns.tolist()}), one.columns.shape[1]
     shape = (one.batch, one.tokens, count * size)
     found = norms.read(builder, one.origin)
-    if found is not None and one.by_heads:
+    if found is not None and shape_of(found.x)[-1] == size:
         source = builder.traced.source(found.x)
         chosen = None if source is None else builder.traced.selection(found.x)
-        plain = torch.arange(math.prod(shape)).reshape(one.batch, one.tokens, count, size).transpose(1, 2)
+        plain = torch.arange(math.prod(shape)).reshape(one.batch, one.tokens, count, size)
+        plain = plain.transpose(1, 2) if one.by_heads else plain
         if source is not None and chosen is not None and torch.equal(chosen[1].reshape(plain.shape), plain):
-            x = reshaped(builder, builder.value(source), (*shape[:2], count, size), one.origin)
-            return reshaped(builder, norms.emit(builder, one.origin, found, x), shape, one.origin)
+            x = builder.value(source)
+            if x.shape == shape:
+                x = builder.emit("reshape", f"{{0}}:unflatten(2, {{{{ {count}, {size} }}}})", [x], one.origin,
+                                 shape=(*shape[:2], count, size))
+                return _flat(builder, norms.emit(builder, one.origin, found, x), one.origin)
     x = operand(builder, one.origin)
-    if not one.by_heads:
-        return reshaped(builder, x, shape, one.origin)
-    x = builder.emit("permute", "{0}:transpose(1, 2)", [x], one.origin, shape=(*shape[:2], count, size))
-    return reshaped(builder, x, shape, one.origin)
+    if one.by_heads:
+        x = builder.emit("permute", "{0}:transpose(1, 2)", [x], one.origin, shape=(*shape[:2], count, size))
+    return _flat(builder, x, one.origin) if x.shape == (*shape[:2], count, size) else reshaped(builder, x, shape, one.origin)
+
+
+def _flat(builder: Builder, x: Op, node: Node) -> Op:
+    """Returns [batch, tokens, heads, size] as [batch, tokens, heads * size], for any number of tokens."""
+    return builder.emit("reshape", "{0}:flatten(2, 3)", [x], node, shape=(*x.shape[:2], x.shape[2] * x.shape[3]))
 
 
 def _shared(builder: Builder, node: Node, k: Heads, v: Heads, heads: int) -> int:

@@ -124,7 +124,7 @@ def unary(builder: Builder, node: Node) -> Op | None:
 
 
 def _is_mask(builder: Builder, node: Node) -> bool:
-    """Returns whether a factor is an input of ids, such as a mask of 0 and 1, which plan.check_inputs requires."""
+    """Returns whether a factor is an input of integers, such as a mask of 0 and 1, which the plan reads as numbers."""
     source = builder.traced.source(builder.traced.strip(node))
     while source is not None and source.target in (aten.to.dtype, aten.to.device, aten._to_copy.default, aten.to.dtype_layout):
         before = source.args[0]
@@ -144,7 +144,7 @@ def binary(builder: Builder, node: Node) -> Op | None:
     if node.target is aten.mul.Tensor:
         for x, mask in ((a, b), (b, a)):
             if isinstance(x, Node) and isinstance(mask, Node) and _is_mask(builder, mask):
-                return _emit(builder, node, "nn.where({1}, {0}, 0)", [x, mask])
+                return _emit(builder, node, "(({0}) * ({1}))", [x, mask])
     alpha = builder.traced.number(node.kwargs.get("alpha", 1))
     if alpha != 1:
         text = text.replace("{1}", f"({{1}}) * {number_text(alpha or 1)}")
