@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "compile/distributor.h"
 #include "compile/view_dims.h"
+#include "ir/batch_inputs.h"
 #include "ir/ops.h"
 #include "ir/ops/rules.h"
 
@@ -238,7 +239,7 @@ class TokenSplitter {
 
   bool stays_in_documents(const Node& node) {
     return node.attrs.integer("spans") != 0 && value(node.inputs[3]).kind == ValueKind::input &&
-           value(node.inputs[3]).name == "documents" && node.attrs.integer("masked") == 0 && !node.attrs.has("window");
+           value(node.inputs[3]).name == kDocuments && node.attrs.integer("masked") == 0 && !node.attrs.has("window");
   }
 
   // Attention inside documents: a rank's queries attend to the keys of all ranks in the order of the stream (Llama Team
@@ -247,7 +248,7 @@ class TokenSplitter {
     for (const size_t i : {1, 2}) node.inputs[i] = in_stream_order(node, node.inputs[i]);
     if (node.attrs.integer("causal") != 0) {
       Value seen = value(node.inputs[3]);
-      seen.name = "documents.seen";
+      seen.name = kSeen;
       node.inputs[3] = known_input(seen_, std::move(seen));
       node.attrs.set("causal", int64_t{0});  // the rank's queries have other indices in the stream
     }
@@ -268,7 +269,7 @@ class TokenSplitter {
     pieces.shape.insert(pieces.shape.begin(), ranks_);
     whole.shape[1] *= ranks_;
     Value order;
-    order.name = "documents.order";
+    order.name = kOrder;
     order.type = {Dtype::i32, {whole.shape[0], whole.shape[1]}};
     order.kind = ValueKind::input;
     order.site = node.site;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "compile/compile_state.h"
 #include "compile/generation.h"
+#include "ir/batch_inputs.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -52,7 +53,7 @@ class Decoder {
     graph_.values[tokens].type.shape = {1, tokens_};
     positions_ = graph_.values.next();
     Value positions = graph_.values[tokens];
-    positions.name = "positions";
+    positions.name = kPositions;
     graph_.values.push_back(std::move(positions));
     const std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();

@@ -13,6 +13,7 @@
 #include "compile/generation.h"
 #include "compile/ir_build.h"
 #include "compile/op_emitter.h"
+#include "ir/batch_inputs.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -38,7 +39,7 @@ class GenerationBody {
  private:
   void feed() {
     Op op = make_op(ops::feed_tokens, {}, {}, Phase::data, state_.plan.data.site);
-    for (const std::string_view name : {"tokens", "positions"})
+    for (const std::string_view name : {std::string_view("tokens"), kPositions})
       for (const ValueId id : state_.graph.values.ids()) {
         const Value& value = state_.graph.values[id];
         if (value.kind != ValueKind::input || value.name != name) continue;

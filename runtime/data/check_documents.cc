@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/packed_documents.h"
+#include "ir/batch_inputs.h"
 
 namespace prun {
 
@@ -31,7 +32,7 @@ void check_documents(const Data& data, const std::vector<IdLimit>& limits) {
         data.site);
   }
   for (const IdLimit& limit : limits)
-    if (limit.input == "positions" && limit.size < longest)
+    if (limit.input == kPositions && limit.size < longest)
       throw plan_error(fmt::format("data: the longest document has {}, and {} ({}): positions count from 0 in each "
                                    "document, so it needs {}",
                                    counted(longest, "token"), limit.table, limit.site.text(), counted(longest, "row")),

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "data/data_files.h"
 #include "data/packed_documents.h"
+#include "ir/batch_inputs.h"
 #include "ir/graph.h"
 
 namespace prun {
@@ -134,7 +135,7 @@ IdLimit least_limit(const std::vector<IdLimit>& limits, const Data& data, const 
   bool all = true;
   for (const IdLimit& limit : limits) {
     if (!input.empty() && limit.input != input) continue;
-    if (input.empty() && limit.input == "positions") continue;  // check_documents.cc
+    if (input.empty() && limit.input == kPositions) continue;  // check_documents.cc
     all = all && limit.ignored;
     if (limit.size < least.size) least = limit;
   }

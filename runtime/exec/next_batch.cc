@@ -19,6 +19,7 @@
 #include "exec/count_targets.h"
 #include "exec/host_ops.h"
 #include "exec/read_ahead.h"
+#include "ir/batch_inputs.h"
 
 namespace prun {
 namespace {

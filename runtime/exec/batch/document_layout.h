@@ -2,17 +2,13 @@
 // [begin, end) of its document in the stream. Tokens without a document (padding) are documents of one token.
 #pragma once
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "data/packed_documents.h"
 #include "exec/batch/sample_source.h"
+#include "ir/batch_inputs.h"
 
 namespace prun {
-
-// Inputs that context parallelism adds: the tokens that a causal attention of the token reads, and for each token of
-// the stream its index among the tokens of all ranks, the first rank's first.
-inline constexpr std::string_view kSeen = "documents.seen", kOrder = "documents.order";
 
 class DocumentLayout {
  public:
@@ -50,11 +46,11 @@ class DocumentLayout {
   }
 
   static bool has(const BatchOutput& out) {
-    return out.name == "positions" || out.name == "documents" || out.name == kSeen;
+    return out.name == kPositions || out.name == kDocuments || out.name == kSeen;
   }
   // Writes the rank's elements of such an input.
   void fill(const BatchOutput& out, int32_t* to) const {
-    const bool positions = out.name == "positions", causal = out.name == kSeen;
+    const bool positions = out.name == kPositions, causal = out.name == kSeen;
     for (int64_t i = 0; i < out.per_sample; ++i) {
       const int64_t element = out.element(i), token = positions ? element : element / 2;
       if (positions)

@@ -15,7 +15,7 @@ class RandomSource final : public SampleSource {
 
   void add(const BatchOutput& out) override {
     if (source_.capacity == 0) return;
-    tokens_ = out.whole() / (DocumentLayout::has(out) && out.name != "positions" ? 2 : 1);
+    tokens_ = out.whole() / (DocumentLayout::has(out) && out.name != kPositions ? 2 : 1);
   }
 
   bool balances() const override { return tokens_ > 0; }
