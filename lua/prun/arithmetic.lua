@@ -206,7 +206,25 @@ word("cumsum", {
   return (graph.op("cumsum", { input }, { dim = dims_of("cumsum", input, { dim })[1] }))
 end)
 
--- a [.., M, K] · b [.., K, N]; b [K, N] without further dims is a linear layer's weight.
+-- Repeats a tensor along the dims before the last two that the other one has. Fails if they do not broadcast.
+local function with_leading(one, other)
+  local shape, wanted = one.shape, other.shape
+  local repeated, changed = {}, false
+  for back = 1, math.max(#shape, #wanted) do
+    local own, its = shape[#shape + 1 - back] or 1, wanted[#wanted + 1 - back] or 1
+    if back > 2 and own ~= its and own ~= 1 and its ~= 1 then
+      host.fail(("nn.matmul: %s and %s do not broadcast: dim -%d is %d and %d; they must be equal, or one of them 1")
+        :format(described(one), described(other), back, own, its))
+    end
+    local size = back > 2 and math.max(own, its) or own
+    changed = changed or back > #shape or size ~= own
+    table.insert(repeated, 1, size == own and back <= #shape and -1 or size)
+  end
+  return changed and views.expand(one, repeated) or one
+end
+
+-- a [.., M, K] · b [.., K, N], which broadcast along the dims before; b [K, N] without further dims is a linear layer's
+-- weight.
 word("matmul", {
   { name = "a", kind = "tensor", help = "[.., M, K]" }, { name = "b", kind = "tensor", help = "[.., K, N]" },
   options = {
@@ -218,8 +236,8 @@ word("matmul", {
   if #b.shape == 2 and not opt.transpose_a then
     return (graph.op("linear", { a, b }, opt.transpose_b and { transpose = 1 } or {}, "matmul"))
   end
-  if #a.shape ~= #b.shape or #a.shape < 2 then
-    host.fail(("nn.matmul: %s and %s should be equal in all dims but the last two"):format(described(a), described(b)))
+  if #a.shape < 2 or #b.shape < 2 then
+    host.fail(("nn.matmul: %s and %s should have at least two dims"):format(described(a), described(b)))
   end
   local function sizes(one, transposed)
     local rows, columns = one.shape[#one.shape - 1], one.shape[#one.shape]
@@ -232,6 +250,7 @@ word("matmul", {
     host.fail(("nn.matmul: %s and %s do not multiply: the first has rows of %d, the second columns of %d"):format(
       described(a), described(b), inner, outer))
   end
+  a, b = with_leading(a, b), with_leading(b, a)
   return (graph.op("matmul", { a, b }, { transpose_a = opt.transpose_a and 1 or nil,
                                          transpose_b = opt.transpose_b and 1 or nil }))
 end)

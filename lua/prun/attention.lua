@@ -123,7 +123,7 @@ local function by_scores(opt, reason)
     elseif #mask.shape == 3 then mask = views.unsqueeze(mask, 1) end
     scores = arithmetic.where(mask, scores, -1e30)
   end
-  local attrs = { causal = opt.causal and 1 or nil, window = opt.window, attention = reason }
+  local attrs = { causal = opt.causal and 1 or nil, window = opt.window, reason = reason }
   local weights = graph.op("softmax", { scores }, attrs, "softmax")
   if opt.dropout > 0 then
     local length, keys = weights.shape[3], weights.shape[4]
@@ -169,7 +169,7 @@ return function(first, ...)
   if type(first) ~= "table" or tensor.is(first) then return fused(first, ...) end
   graph.here(shown)
   if select("#", ...) > 0 then
-    fail(nil, "takes a qkv and its heads, or one table: nn.attention { q = q, k = k, v = v, heads = 4 }")
+    fail(nil, "takes 'qkv' and its heads, or one table: nn.attention { q = q, k = k, v = v, heads = 4 }")
   end
   return separate(schema.check("nn.attention", separate_options, first))
 end

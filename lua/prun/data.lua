@@ -11,15 +11,15 @@ local shared = { "context", "vocab", "inputs", "outputs" }
 -- Number of samples that missing or too short token files stand for, in commands that read no data.
 local enough_samples = 1000
 
-data.order = { name = "order", kind = "text", default = "random", choices = { "random", "epochs" },
-  help = "random: with repetition; epochs: every sample once per epoch" }
+data.order = { name = "order", kind = "text", optional = true, choices = { "random", "epochs" },
+  help = "random (default): with repetition; epochs (default with pack): every sample once per epoch" }
 
 data.document_end = { name = "document_end", kind = "integer", optional = true, least = 0, most = 2147483647,
   help = "the token that ends a document; what follows it is not predicted: the loss leaves it out" }
 
 -- Defines a constructor such as prun.data.bytes. `spec`: entries; inputs = function(opt, source) -> list of { name,
--- dtype, dims }, where dtype "" is the plan's; optionally agree(source, model), finish(source, result), and
--- may_ignore(opt, name): whether the ids of an input can be targets that do not count.
+-- dtype, dims }, where dtype "" is the plan's; optionally settle(kind, options, site), agree(source, model),
+-- finish(source, result), and may_ignore(opt, name): whether the ids of an input can be targets that do not count.
 function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, most = schema.most_exact,
                     help = "samples in a step, over all ranks" } }
@@ -29,6 +29,7 @@ function data.source(kind, spec)
   return schema.constructor("prun.data." .. kind, entries, function(_, given)
     local site = host.site("user")
     local options = schema.check("prun.data." .. kind, entries, given, site)
+    if spec.settle then spec.settle(kind, options, site) end
     return { kind_of = "data", kind = kind, options = options, spec = spec, site = site }
   end)
 end
@@ -48,15 +49,18 @@ function data.agree(source, model)
         end
         local enough = name == "vocab" and wanted and options[name] <= wanted or options[name] == wanted
         if wanted and not enough then
-          host.fail(("the model's %s is %s, the data's is %s"):format(name, wanted, options[name]), source.site)
+          local word = options.pack and name == "context" and "capacity" or name
+          host.fail(("the model's %s is %s, the data's%s is %s"):format(name, wanted,
+            word ~= name and " " .. word or "", options[name]), source.site)
         end
       end
     end
   end
   local ends, vocab = options.document_end, options.vocab or source.spec.vocab
   if ends and vocab and ends >= vocab then
-    host.fail(("data: document_end is %d, and the largest token is %d (vocab %d)"):format(ends, vocab - 1, vocab),
-      host.site_of_word(source.site, "document_end"))
+    local word = options.pack and "eot" or "document_end"
+    host.fail(("data: %s is %d, and the largest token is %d (vocab %d)"):format(word, ends, vocab - 1, vocab),
+      host.site_of_word(source.site, word))
   end
   if source.spec.agree then source.spec.agree(source, model.options or {}) end
 end
@@ -113,7 +117,7 @@ function data.count_tokens(source, result, width, place)
   for _, file in ipairs(result.files) do
     tokens = tokens + math.max(0, file.bytes - file.skip_bytes) // width
   end
-  local needed = source.options.context + 1
+  local needed = source.options.pack and 1 or source.options.context + 1
   if tokens < needed and not host.reads_data then tokens = enough_samples * needed end
   if tokens < needed then
     host.fail(("data: '%s' has %d tokens; one sample needs %d (context %d, and one to predict)"):format(
@@ -133,7 +137,7 @@ function data.result(source)
   local result = { kind = source.kind, batch = options.batch, site = source.site, context = options.context or 0,
                    vocab = options.vocab or source.spec.vocab or 0, order = options.order or "random",
                    scale = options.scale or 1, document_end = options.document_end or -1, first = 0, count = 0,
-                   part = false, files = {} }
+                   part = false, files = {}, capacity = options.pack and options.context or 0, long = options.long }
   local generates = host.shrink and host.shrink.tensor_ranks > 0  -- a generation reads no data
   if source.spec.finish and not generates then source.spec.finish(source, result) end
   return result

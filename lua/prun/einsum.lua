@@ -1,5 +1,7 @@
 -- nn.einsum("bqhd,bkhd->bhqk", q, k): a product of two tensors with its dims named by letters, as in PyTorch.
 --
+-- "..." are the dims that an operand has besides its letters, as in "...d,de->...e"; all operands have the same.
+--
 -- Letters of both operands that the result lacks are multiplied and summed, in a matmul whose rows, columns and leading
 -- dims are groups of letters. Without such letters it is a product with broadcasting. Views arrange the dims; of the
 -- arrangements that compute the same, the one with the fewest permutes is recorded.
@@ -21,12 +23,34 @@ local function letters_of(text)
   return list
 end
 
--- Returns the letters of both operands and of the result.
-local function parse(equation)
-  local text = equation:gsub("%s", "")
-  if text:find("...", 1, true) then
-    host.fail(('%s: "%s" has "..."; give each dim a letter'):format(shown, equation))
+-- Puts letters in place of "...", those of the last dims for an operand that has fewer dims.
+local function without_dots(equation, text, tensors)
+  if not text:find("...", 1, true) then return text end
+  local most, counts, i = 0, {}, 0
+  for side in text:match("^[^%-]*"):gmatch "[^,]+" do
+    i = i + 1
+    local letters = #side:gsub("%.", "")
+    counts[i] = side:find("...", 1, true) and tensors[i] and #tensors[i].shape - letters or 0
+    if counts[i] < 0 then
+      host.fail(('%s: "%s" has %d letters for %s, which has %d dims'):format(
+        shown, equation, letters, described(tensors[i]), #tensors[i].shape))
+    end
+    most = math.max(most, counts[i])
   end
+  local free = {}
+  for letter in ("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"):gmatch "." do
+    if #free < most and not text:find(letter, 1, true) then free[#free + 1] = letter end
+  end
+  counts[3], i = most, 0  -- the result has all of them
+  return (text:gsub("[^,%->]+", function(side)
+    i = i + 1
+    return (side:gsub("%.%.%.", table.concat(free, "", most - (counts[i] or 0) + 1, most)))
+  end))
+end
+
+-- Returns the letters of both operands and of the result.
+local function parse(equation, tensors)
+  local text = without_dots(equation, equation:gsub("%s", ""), tensors)
   local a, b, result = text:match "^(%a+),(%a+)%->(%a+)$"
   if not a then
     host.fail(('%s: "%s" should name the dims of two tensors and of the result, such as "bik,bkj->bij"'):format(
@@ -194,7 +218,7 @@ return schema.word("prun.nn.einsum", {
   { name = "a", kind = "tensor", help = "the first tensor" }, { name = "b", kind = "tensor", help = "the second" },
   before = function() graph.here(shown) end,
 }, function(equation, a, b)
-  local of_a, of_b, result = parse(equation)
+  local of_a, of_b, result = parse(equation, { a, b })
   local sizes = sizes_of(equation, { a, b }, { of_a, of_b })
   a, of_a = without_own(a, of_a, of_b, result)
   b, of_b = without_own(b, of_b, of_a, result)

@@ -48,6 +48,10 @@ local function whole(given, held)
     host.fail(("prun.eval: prun.data.%s has no end, so batches = \"all\" cannot be: give a number"):format(held.kind),
       host.site_of_word(given.site, "batches"))
   end
+  if held.capacity > 0 then
+    host.fail("prun.eval: only ranks know how many streams packed documents fill, so batches = \"all\" cannot be: " ..
+      "give a number", host.site_of_word(given.site, "batches"))
+  end
   held.order = "epochs"
   return data.samples(held)
 end

@@ -102,8 +102,8 @@ nn.embedding = word("embedding", {
 }, function(tokens, weights, positions) return (graph.op("embedding", { tokens, weights, positions }, {})) end)
 
 -- nn.attention(qkv, heads, { kv_heads = 2 }) of queries, keys and values side by side, [B, T, (heads + 2·kv_heads) ·
--- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size))·v,
--- [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
+-- size]; nn.attention { q = q, k = k, v = v, heads = 4 } of separate tensors. In each head softmax(q·k' / sqrt(size)) ·
+-- v, [B, T, heads·size]; if k and v have fewer heads, neighbouring heads of q share them (GQA).
 nn.attention = require "prun.attention"
 
 nn.rotary = "prun.rotary"  -- nn.rotary(x, { size = 64 }): rotary position embeddings

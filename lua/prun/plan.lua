@@ -152,8 +152,9 @@ local function record_model(plan, model, batch)
     setmetatable(inputs, { __index = function(_, name)
       local names = {}
       for known in pairs(inputs) do names[#names + 1] = known end
-      host.fail(("prun.data.%s gives no '%s'%s"):format(
-        plan.data.kind, tostring(name), host.did_you_mean(tostring(name), names)))
+      local packed = name == "documents" or name == "positions"
+      host.fail(("prun.data.%s gives no '%s'%s"):format(plan.data.kind, tostring(name), packed and
+        ": prun.data.tokens with pack = \"documents\" does" or host.did_you_mean(tostring(name), names)))
     end })
     return model.build(inputs)
   end)

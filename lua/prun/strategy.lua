@@ -180,6 +180,7 @@ function make.result(strategy, classes, mesh)
   end
   require_effect(strategy, units, classes, mesh)
   return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, differs = strategy.differs,
+           share = strategy.splits == "tokens" and strategy.options.share or "",
            site = strategy.site, units = units }
 end
 

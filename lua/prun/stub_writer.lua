@@ -178,16 +178,44 @@ local function add_signatures()
   end
 end
 
+-- Returns the lines of a function's options.
+local function fields_of(entries)
+  local fields = {}
+  for i, entry in ipairs(entries) do
+    local optional = (entry.optional or entry.default ~= nil) and "?" or ""
+    local shown = entry.default ~= nil and entry.kind ~= "strategies"
+    fields[i] = ("---@field %s%s %s %s%s"):format(entry.name, optional, types[entry.kind], entry.help,
+      shown and (" (default %s)"):format(schema.show(entry.default)) or "")
+  end
+  return fields
+end
+
+-- Returns the function with the most options whose options this one has, and the other options. Of equal ones the
+-- first in the alphabet has no parent.
+local function parent_of(word, fields, all)
+  local mine, best, most = {}, nil, 2
+  for _, field in ipairs(fields) do mine[field] = true end
+  for other, theirs in pairs(all) do
+    local within = other ~= word and #theirs > most and (#theirs < #fields or #theirs == #fields and other < word)
+    for _, field in ipairs(within and theirs or {}) do within = within and mine[field] end
+    if within then best, most = other, #theirs end
+  end
+  local rest = {}
+  for _, field in ipairs(best and all[best] or {}) do mine[field] = nil end
+  for _, field in ipairs(fields) do
+    if mine[field] then rest[#rest + 1] = field end
+  end
+  return best, rest
+end
+
 -- Appends the options of all functions as classes; adds the signatures of functions that take only options.
 local function option_classes(lines)
-  for word, entries in pairs(schema.registered) do
-    lines[#lines + 1] = ("---@class %s.options"):format(word)
-    for _, entry in ipairs(entries) do
-      local optional = (entry.optional or entry.default ~= nil) and "?" or ""
-      local shown = entry.default ~= nil and entry.kind ~= "strategies"
-      lines[#lines + 1] = ("---@field %s%s %s %s%s"):format(entry.name, optional, types[entry.kind], entry.help,
-        shown and (" (default %s)"):format(schema.show(entry.default)) or "")
-    end
+  local all = {}
+  for word, entries in pairs(schema.registered) do all[word] = fields_of(entries) end
+  for word in pairs(schema.registered) do
+    local parent, fields = parent_of(word, all[word], all)
+    lines[#lines + 1] = ("---@class %s.options%s"):format(word, parent and (" : %s.options"):format(parent) or "")
+    table.move(fields, 1, #fields, #lines + 1, lines)
     local family, name = split(word)
     if signatures[family] and not signatures[family][name] then
       local result = results[word] or family_results[family]

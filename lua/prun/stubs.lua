@@ -85,12 +85,9 @@
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
----@class prun.cosine.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field share? string a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside documents costs the same, for packed data (default 'zigzag')
+---@class prun.cosine.options : prun.inverse_root.options
 ---@field least? number the rate at the end and from there on (default 0)
----@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
 ---@class prun.data.arrays.options
 ---@field batch integer samples in a step, over all ranks
 ---@field x? string|string[] a .npy file with the inputs, one entry a sample; a pattern or a list is one array
@@ -105,8 +102,12 @@
 ---@field batch integer samples in a step, over all ranks
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
----@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
+---@field order? string random (default): with repetition; epochs (default with pack): every sample once per epoch
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
+---@field pack? string documents: a sample is a stream of whole documents, each as if it stood alone
+---@field eot? integer with pack: the token that ends a document
+---@field capacity? integer with pack: tokens of a stream; by default the model's context
+---@field long? string with pack: rule for documents longer than the capacity; by default an error
 ---@class prun.data.feed.options
 ---@field batch integer samples in a step, over all ranks
 ---@field name string name of the feed, which the feeder uses, too; or the path of its ring
@@ -118,15 +119,10 @@
 ---@field batch integer samples in a step, over all ranks
 ---@field inputs? integer size of x; by default the model's
 ---@field outputs? integer size of y; by default the model's
----@class prun.data.tokens.options
----@field batch integer samples in a step, over all ranks
----@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
+---@class prun.data.tokens.options : prun.data.bytes.options
 ---@field skip_bytes? integer size of a header; by default that of llm.c where there is one
 ---@field dtype? string of the ids; by default what a header says, or uint16
----@field context? integer tokens in a sample; by default the model's
 ---@field vocab? integer a larger id is an error; by default the model's
----@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
----@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
@@ -166,17 +162,9 @@
 ---@class prun.init.from.options
 ---@field path string a Hugging Face folder, a checkpoint, a folder of checkpoints, whose newest is taken, or adapters of peft
 ---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
----@class prun.inverse_root.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@class prun.inverse_root.options : prun.warmup.options
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
----@class prun.linear.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0)
----@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+---@class prun.linear.options : prun.cosine.options
 ---@class prun.lion.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.0001)
 ---@field beta1? number share of the average in the step's direction (default 0.9)
@@ -280,6 +268,27 @@
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
 ---@field kernel? string what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
+---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
+---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
+---@field window? integer a query sees only keys less than this many tokens away
+---@field scale? number of the scores; by default 1 / sqrt(size)
+---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
+---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
+---@field dropout? number share of the weights to zero (default 0)
+---@class prun.nn.attention.separate.options
+---@field q prun.Tensor queries, [B, T, heads · size]
+---@field k prun.Tensor keys, [B, S, kv_heads · size]
+---@field v prun.Tensor values, [B, S, kv_heads · size of a value]
+---@field heads integer of the queries
+---@field kv_heads? integer heads of keys and of values; by default as many
+---@field causal? boolean a token sees those before it and itself; by default true if T is S
+---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
+---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
+---@field window? integer a query sees only keys less than this many tokens away
+---@field scale? number of the scores; by default 1 / sqrt(size)
+---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
+---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
+---@field dropout? number share of the weights to zero (default 0)
 ---@class prun.nn.layernorm.options
 ---@field eps? number added to the variance
 ---@field bias? boolean learn a shift, too (default true)
@@ -381,11 +390,7 @@
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 ---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
----@class prun.step_decay.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+---@class prun.step_decay.options : prun.inverse_root.options
 ---@field every integer steps between two decays
 ---@field factor? number of the rate at each decay (default 0.1)
 ---@class prun.strategy.options
@@ -402,12 +407,7 @@
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
----@class prun.wsd.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0)
----@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+---@class prun.wsd.options : prun.cosine.options
 ---@field decay integer steps of the decay, the last ones
 ---@class prun.zero1.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
@@ -415,25 +415,9 @@
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
----@class prun.zero2.options
----@field axis? string mesh axis over which the batch is split (default 'dp')
+---@class prun.zero2.options : prun.zero1.options
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
----@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
----@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
----@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
----@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
----@class prun.zero3.options
----@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
----@field bucket? string gradients reduced at once: those of one unit (default 'unit')
----@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
----@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
----@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
----@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
----@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
----@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
----@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
----@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
+---@class prun.zero3.options : prun.fsdp.options
 ---@class prun.Tensor
 ---@field expand fun(self: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field flatten fun(self: prun.Tensor, first?: integer, last?: integer): prun.Tensor

@@ -2,7 +2,8 @@
 local prun = require "prun"
 local nn = prun.nn
 
-local arg = prun.args { folder = ".", vocab = 48, width = 32, heads = 4, layers = 2, tokens = 12, dtype = "f32" }
+local arg = prun.args { folder = ".", batch = 8, vocab = 48, width = 32, heads = 4, layers = 2, tokens = 12,
+                        dtype = "f32" }
 
 local function block(x, mask)
   local q, k, v = nn.linear("q", x, arg.width), nn.linear("k", x, arg.width), nn.linear("v", x, arg.width)
@@ -29,7 +30,7 @@ return prun.plan {
       return prun.losses.cross_entropy(logits, batch.labels, { ignore = -100 })
     end)
   end,
-  data = prun.data.arrays { batch = 8, inputs = { sentences = arg.folder .. "/sentences.npy",
+  data = prun.data.arrays { batch = arg.batch, inputs = { sentences = arg.folder .. "/sentences.npy",
                                                   mask = arg.folder .. "/mask.npy",
                                                   labels = arg.folder .. "/labels.npy" } },
   strategy = { prun.zero1 { axis = "dp" } }, optimizer = prun.sgd { lr = 0.1 }, steps = 10, dtype = arg.dtype,

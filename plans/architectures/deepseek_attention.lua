@@ -3,8 +3,8 @@
 local prun = require "prun"
 local nn = prun.nn
 
-local arg = prun.args { folder = ".", vocab = 48, width = 32, heads = 4, latent = 16, layers = 2, tokens = 12,
-                        dtype = "f32" }
+local arg = prun.args { folder = ".", batch = 8, vocab = 48, width = 32, heads = 4, latent = 16, layers = 2,
+                        tokens = 12, dtype = "f32" }
 local plain, turned, value = 8, 4, 6  -- elements of a head: not rotated, rotated, of v
 
 local function by_heads(x, size) return x:reshape { -1, arg.tokens, arg.heads, size } end
@@ -33,7 +33,7 @@ return prun.plan {
     local logits = nn.unit("head", function() return nn.linear("logits", nn.rmsnorm("norm", x), arg.vocab) end)
     return prun.losses.cross_entropy(logits, batch.labels, { ignore = -100 })
   end,
-  data = prun.data.arrays { batch = 8, inputs = { sentences = arg.folder .. "/sentences.npy",
+  data = prun.data.arrays { batch = arg.batch, inputs = { sentences = arg.folder .. "/sentences.npy",
                                                   labels = arg.folder .. "/labels.npy" } },
   strategy = { prun.zero3 { axis = "dp" } }, optimizer = prun.sgd { lr = 0.1 }, steps = 10, dtype = arg.dtype,
 }

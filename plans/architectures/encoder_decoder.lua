@@ -1,7 +1,7 @@
 -- An encoder, and a decoder that attends to its result (Vaswani et al., 2017), with the norms first.
 local prun = require "prun"
 local nn = prun.nn
-local arg = prun.args { folder = ".", vocab = 48, width = 32, heads = 4, layers = 2, dtype = "f32" }
+local arg = prun.args { folder = ".", batch = 8, vocab = 48, width = 32, heads = 4, layers = 2, dtype = "f32" }
 local width, inputs = arg.width, {}
 for name in ("sentences mask before after"):gmatch "%a+" do inputs[name] = arg.folder .. "/" .. name .. ".npy" end
 
@@ -34,6 +34,6 @@ return prun.plan {
     x = nn.unit("head", function() return nn.linear("logits", nn.layernorm("ln", x), arg.vocab) end)
     return prun.losses.cross_entropy(x, batch.after)
   end,
-  data = prun.data.arrays { inputs = inputs, batch = 8 }, strategy = { prun.zero2 { axis = "dp" } },
+  data = prun.data.arrays { inputs = inputs, batch = arg.batch }, strategy = { prun.zero2 { axis = "dp" } },
   optimizer = prun.sgd { lr = 0.1 }, steps = 10, dtype = arg.dtype,
 }

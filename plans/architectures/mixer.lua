@@ -2,7 +2,7 @@
 local prun = require "prun"
 local nn = prun.nn
 
-local arg = prun.args { width = 16, hidden = 12, layers = 2, folder = ".", dtype = "f32" }
+local arg = prun.args { width = 16, hidden = 12, layers = 2, folder = ".", batch = 8, dtype = "f32" }
 
 local function mlp(name, x, hidden, out)
   return nn.linear(name .. "2", nn.gelu(nn.linear(name .. "1", x, hidden), "none"), out)
@@ -23,6 +23,6 @@ return prun.plan {
       return prun.losses.mse(nn.linear("out", nn.layernorm("ln", x):flatten(1), 5), batch.y)
     end)
   end,
-  data = prun.data.arrays { x = arg.folder .. "/images.npy", y = arg.folder .. "/numbers.npy", batch = 8 },
+  data = prun.data.arrays { x = arg.folder .. "/images.npy", y = arg.folder .. "/numbers.npy", batch = arg.batch },
   strategy = { prun.zero3 { axis = "dp" } }, optimizer = prun.sgd { lr = 0.05 }, steps = 10, dtype = arg.dtype,
 }

@@ -2,7 +2,7 @@
 local prun = require "prun"
 local nn = prun.nn
 
-local arg = prun.args { folder = ".", width = 32, heads = 4, layers = 2, classes = 5, dtype = "f32" }
+local arg = prun.args { folder = ".", batch = 8, width = 32, heads = 4, layers = 2, classes = 5, dtype = "f32" }
 local tokens = 5  -- the class token and 2 x 2 patches
 
 local function block(x)
@@ -28,6 +28,6 @@ return prun.plan {
       return prun.losses.cross_entropy(nn.linear("logits", class, arg.classes), batch.y)
     end)
   end,
-  data = prun.data.arrays { x = arg.folder .. "/images.npy", y = arg.folder .. "/classes.npy", batch = 8 },
+  data = prun.data.arrays { x = arg.folder .. "/images.npy", y = arg.folder .. "/classes.npy", batch = arg.batch },
   strategy = { prun.zero3 { axis = "dp" } }, optimizer = prun.sgd { lr = 0.1 }, steps = 10, dtype = arg.dtype,
 }

@@ -31,7 +31,8 @@ struct DataIdentity {
   int64_t context = 0;           // tokens per sample; 0 = samples without tokens
   int64_t first = 0, count = 0;  // range that training reads, in tokens or samples
   std::vector<DataContent> contents;
-  std::string cursor;  // position of a feed after the checkpoint's step, as the feeder writes it
+  std::string packing;  // of documents: the token that ends them and the rule for long ones; "" = none
+  std::string cursor;   // position of a feed after the checkpoint's step, as the feeder writes it
 
   bool known() const { return !kind.empty(); }
   bool operator==(const DataIdentity&) const = default;
@@ -39,7 +40,8 @@ struct DataIdentity {
   template <class Fields>
   void each_field(Fields&& fields) {
     fields(field("kind", kind), field("order", order), field("context", context), field("first", first),
-           field("count", count), field("contents", contents), optional_field("cursor", cursor));
+           field("count", count), field("contents", contents), optional_field("packing", packing),
+           optional_field("cursor", cursor));
   }
 };
 

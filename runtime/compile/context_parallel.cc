@@ -1,12 +1,15 @@
 // Context parallelism: each of c ranks holds two of the 2c chunks of every sample, one from each end, so that causal
-// attention costs the same on all ranks. Attention becomes ring attention (Liu et al. 2023, "Ring Attention"); all
-// other ops process the rank's tokens only.
+// attention costs the same on all ranks; with share = "documents" the chunks differ from sample to sample. Attention
+// becomes ring attention (Liu et al. 2023, "Ring Attention"), attention inside documents gathers all keys; all other
+// ops process the rank's tokens only.
 //
 // Surprising fact: inputs by name do not declare which of them have tokens. Dim 1 of a value is tokens if an attention,
 // a rotary or a table of embeddings reads or writes the value, or if an op combines it with such a value.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "base/text.h"
 #include "compile/distributor.h"
@@ -76,6 +79,11 @@ class TokenSplitter {
         tokens_(state.graph, state.plan.data.context > 0) {}
 
   void run() {
+    if (strategy_.share == "documents" && state_.plan.data.capacity == 0)
+      throw plan_error(
+          "share = \"documents\" divides packed documents; the data of this plan are none (pack = "
+          "\"documents\")",
+          strategy_.site);
     split_inputs();
     follows_ = std::ranges::any_of(state_.graph.nodes, [](const Node& node) { return is_view(*node.op); });
     const std::vector<Node> nodes = std::move(state_.graph.nodes);
@@ -178,8 +186,12 @@ class TokenSplitter {
     if (std::none_of(node.inputs.begin(), node.inputs.end(), splits) &&
         std::none_of(node.outputs.begin(), node.outputs.end(), splits))
       return add(std::move(node));
-    if (node.op == &ops::attend && splits(node.inputs[1])) join_qkv(node);
+    if (node.op == &ops::attend && splits(node.inputs[1])) {
+      if (stays_in_documents(node)) return add_attend(std::move(node));
+      join_qkv(node);
+    }
     const OpDef* const op = node.op;
+    if (strategy_.share == "documents") require_any_share(node);
     if (op == &ops::attention) {
       node.op = &ops::ring_attention;
       own_tokens(node.attrs);
@@ -207,12 +219,91 @@ class TokenSplitter {
     add(std::move(places));
   }
 
+  // Rejects ops that compute the positions of a rank's tokens from its index.
+  void require_any_share(const Node& node) const {
+    const OpDef& op = *node.op;
+    const bool counts = &op == &ops::attention || &op == &ops::rotary || &op == &ops::dropout ||
+                        &op == &ops::positions || &op == &ops::write_rows ||
+                        (&op == &ops::embedding && node.inputs.size() > 2);
+    if (!counts) return;
+    throw plan_error(
+        fmt::format("share = \"documents\" gives the ranks of axis '{}' other tokens in each sample, and {} "
+                    "takes a token's position from its place: {}",
+                    axis_, op.name,
+                    &op == &ops::attention ? "write documents = batch.documents"
+                    : &op == &ops::dropout ? "use share = \"zigzag\""
+                                           : "use batch.positions"),
+        node.site);
+  }
+
+  bool stays_in_documents(const Node& node) {
+    return node.attrs.integer("spans") != 0 && value(node.inputs[3]).kind == ValueKind::input &&
+           value(node.inputs[3]).name == "documents" && node.attrs.integer("masked") == 0 && !node.attrs.has("window");
+  }
+
+  // Attention inside documents: a rank's queries attend to the keys of all ranks in the order of the stream (Llama Team
+  // 2024, "The Llama 3 Herd of Models", section 3.3.2). Their gradients are reduce-scattered.
+  void add_attend(Node node) {
+    for (const size_t i : {1, 2}) node.inputs[i] = in_stream_order(node, node.inputs[i]);
+    if (node.attrs.integer("causal") != 0) {
+      Value seen = value(node.inputs[3]);
+      seen.name = "documents.seen";
+      node.inputs[3] = known_input(seen_, std::move(seen));
+      node.attrs.set("causal", int64_t{0});  // the rank's queries have other indices in the stream
+    }
+    add(std::move(node));
+  }
+
+  // Returns the keys or values of all ranks in the order of the stream.
+  ValueId in_stream_order(const Node& node, ValueId id) {
+    const auto [known, fresh] = ordered_.try_emplace(id, ValueId{});
+    if (!fresh) return known->second;
+    Attrs gather, join, again;
+    for (Attrs* attrs : {&gather, &join, &again}) attrs->set("again", int64_t{1});  // backward gathers again
+    gather.set("axis", axis_);
+    again.set("tokens_axis", axis_);
+    join.set("pieces", ranks_);
+    join.set("dim", int64_t{1});
+    TensorType whole = value(id).type, pieces = whole;
+    pieces.shape.insert(pieces.shape.begin(), ranks_);
+    whole.shape[1] *= ranks_;
+    Value order;
+    order.name = "documents.order";
+    order.type = {Dtype::i32, {whole.shape[0], whole.shape[1]}};
+    order.kind = ValueKind::input;
+    order.site = node.site;
+    const ValueId gathered = emit(node, ops::all_gather, {id}, gather, pieces);
+    const ValueId joined = emit(node, ops::join_pieces, {gathered}, join, whole);
+    return known->second = emit(node, ops::gather_rows, {joined, known_input(order_, std::move(order))}, again, whole);
+  }
+
+  ValueId emit(const Node& node, const OpDef& op, const std::vector<ValueId>& inputs, const Attrs& attrs,
+               const TensorType& type) {
+    Value made;
+    made.name = fmt::format("{}.{}", value(inputs[0]).name, op.name);
+    made.type = type;
+    made.site = node.site;
+    const ValueId id = state_.graph.values.next();
+    state_.graph.values.push_back(std::move(made));
+    state_.graph.nodes.push_back({&op, inputs, {id}, attrs, node.call, node.site});
+    return id;
+  }
+
+  // Returns an input that the pass adds to the model once.
+  ValueId known_input(std::optional<ValueId>& known, Value input) {
+    if (!known) {
+      known = state_.graph.values.next();
+      state_.graph.values.push_back(std::move(input));
+    }
+    return *known;
+  }
+
   // Replaces an attention with separate q, k and v by one with a fused qkv, which ring attention can compute. Refuses
   // the rules that a ring does not know.
   void join_qkv(Node& node) {
     for (const auto& [rule, shown] : {std::pair{"masked", "a mask"},
-                                      {"spans", "documents"},
                                       {"window", "a window"},
+                                      {"spans", "documents that are computed"},
                                       {"softcap", "a softcap"},
                                       {"scale", "a scale"}})
       if (node.attrs.has(rule))
@@ -250,7 +341,9 @@ class TokenSplitter {
   int64_t ranks_;
   bool follows_ = false;  // the model has views
   Table<ValueId, int> tokens_dim_;
-  TokenValues tokens_;  // of the whole graph
+  TokenValues tokens_;                   // of the whole graph
+  std::map<ValueId, ValueId> ordered_;   // keys or values of a rank -> those of all ranks
+  std::optional<ValueId> seen_, order_;  // added inputs
   ValueId tokens_end_ = state_.graph.values.next();
 };
 

@@ -48,6 +48,7 @@ class Decoder {
   void run() {
     const Node loss = loss_of(graph_);
     const ValueId tokens = input_of(graph_, "tokens");
+    context_ = graph_.values[tokens].type.shape.at(1);
     graph_.values[tokens].type.shape = {1, tokens_};
     positions_ = graph_.values.next();
     Value positions = graph_.values[tokens];
@@ -137,11 +138,49 @@ class Decoder {
       if (node.op == &ops::route || node.op == &ops::dispatch) attrs.set("capacity", int64_t{0});
       if (node.op == &ops::combine) attrs.set("batch", int64_t{1}), attrs.set("tokens", tokens_);
       add(*node.op, std::move(inputs), std::move(attrs), node, node.outputs);
+    } else if (keeps_tokens(node, attrs)) {
+      add(*node.op, std::move(inputs), std::move(attrs), node, node.outputs);
+      require_tokens(node);
     } else {
       throw plan_error(
           fmt::format("{} does not work on each token by itself: prun generate cannot run it", node.op->name),
           node.site);
     }
+  }
+
+  // Returns whether the op computes dims 0 and 1, samples and tokens, independently. Sizes in its attributes become
+  // those of the tokens that are decoded.
+  bool keeps_tokens(const Node& node, Attrs& attrs) const {
+    const OpDef& op = *node.op;
+    const Shape& y = graph_.values[node.outputs[0]].type.shape;
+    if (y.size() < 2 || y[1] != context_) return false;
+    for (const char* name : {"dims", "shape"}) {
+      if (!attrs.has(name) || &op == &ops::reduce_dims) continue;
+      std::vector<int64_t> sizes = attrs.integers(name);
+      if (sizes.size() < 2 || sizes[1] != context_) return false;
+      sizes[0] = 1, sizes[1] = tokens_;
+      attrs.set(name, sizes);
+    }
+    const auto after_tokens = [](int64_t dim) { return dim >= 2; };
+    if (&op == &ops::slice || &op == &ops::pad || &op == &ops::concat || &op == &ops::cumsum)
+      return after_tokens(attrs.integer("dim"));
+    if (&op == &ops::reduce_dims) return std::ranges::all_of(attrs.integers("dims"), after_tokens);
+    if (&op == &ops::permute) {
+      const std::vector<int64_t> order = attrs.integers("order");
+      return order[0] == 0 && order[1] == 1;
+    }
+    if (&op == &ops::softmax) return y.size() > 2 && !attrs.has("causal") && !attrs.has("window");
+    return &op == &ops::pointwise || &op == &ops::reshape || &op == &ops::expand;
+  }
+
+  // Rejects an op whose operand has a size of a whole sample, such as a parameter with a row for each position.
+  void require_tokens(const Node& node) const {
+    const Shape& y = graph_.values[node.outputs[0]].type.shape;
+    if (y[0] == 1 && y[1] == tokens_) return;
+    throw plan_error(fmt::format("{} combines tokens with a value that has {} of them: prun generate cannot run it; "
+                                 "use nn.embedding for positions",
+                                 node.op->name, context_),
+                     node.site);
   }
 
   // An attention with separate q, k and v continues a text if it is one that a fused qkv could have.
@@ -187,6 +226,7 @@ class Decoder {
   Graph& graph_;
   const bool sample_;
   const int64_t tokens_, text_;
+  int64_t context_ = 0;  // tokens of a sample in training
   ValueId positions_;
   std::map<ValueId, ValueId> now_;  // value -> its replacement
 };

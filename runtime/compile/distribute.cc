@@ -271,6 +271,16 @@ void write_rows(Distributor& d, const Node& node) {
   d.keep(std::move(copy), {});
 }
 
+// Collectives that context parallelism has inserted keep a rank's columns.
+void token_pieces(Distributor& d, const Node& node) {
+  const ValueId x = node.inputs[0];
+  if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
+  TensorType type = d.whole_type(node.outputs[0]);
+  type.shape.back() = d.type(x).shape.back();
+  const Placement columns = shard_of(type.shape.size() - 1);
+  d.define(node.outputs[0], d.emit(*node.op, {x}, node.attrs, {type}, columns)[0]);
+}
+
 struct OwnRule {
   const OpDef* op;
   DistributeRule rule;
@@ -309,6 +319,7 @@ constexpr OwnRule kOwnRules[] = {
 }  // namespace
 
 DistributeRule distribute_rule(const OpDef& op) {
+  if (&op == &ops::all_gather || &op == &ops::join_pieces) return token_pieces;
   switch (op.distribution) {
     case Distribution::whole:
       return whole;

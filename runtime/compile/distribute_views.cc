@@ -34,10 +34,10 @@ Shape whole_of(const Distributor& d, ValueId value) {
 std::vector<int64_t> blocks_of(const Distributor& d, ValueId value) {
   const std::vector<Node>& nodes = d.whole_nodes();
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if (node->outputs[0] != value) continue;
+    if (node->outputs.empty() || node->outputs[0] != value) continue;
     if (node->op == &ops::linear && !d.graph().values[node->inputs[1]].blocks.empty())
       return d.graph().values[node->inputs[1]].blocks;
-    if (node->op == &ops::concat && node->attrs.integer("dim") + 1 == std::ssize(d.whole_type(value).shape)) {
+    if (node->op == &ops::concat && node->attrs.integer("dim") + 1 == std::ssize(d.type(value).shape)) {
       std::vector<int64_t> blocks;
       for (const ValueId input : node->inputs)
         for (const int64_t block : blocks_of(d, input)) blocks.push_back(block);
@@ -47,18 +47,19 @@ std::vector<int64_t> blocks_of(const Distributor& d, ValueId value) {
       break;
     value = node->inputs[0];
   }
-  return {d.whole_type(value).shape.back()};
+  return {whole_of(d, value).back()};
 }
 bool has_blocks(const Distributor& d, ValueId value) { return blocks_of(d, value).size() > 1; }
 
 // Returns whether a slice of the columns, or a concatenation along them, keeps each rank's part of every block apart.
 // The ranks' parts of a concatenation are then parts of several blocks, which only these readers understand.
 bool keeps_blocks(const Distributor& d, const Node& node, int dim) {
-  if (dim + 1 != std::ssize(d.whole_type(node.inputs[0]).shape) || node.attrs.integer("dim") != dim) return false;
+  if (dim + 1 != std::ssize(d.type(node.inputs[0]).shape) || node.attrs.integer("dim") != dim) return false;
   if (node.op == &ops::concat)
     return std::ranges::all_of(d.whole_nodes(), [&](const Node& reader) {
-      const bool knows = reader.op == &ops::attention || reader.op == &ops::ring_attention ||
-                         reader.op == &ops::rotary || reader.op == &ops::rotary_at || reader.op == &ops::slice;
+      constexpr const OpDef* kReaders[] = {&ops::attention, &ops::ring_attention, &ops::cached_attention,
+                                           &ops::rotary,    &ops::rotary_at,      &ops::slice};
+      const bool knows = std::ranges::find(kReaders, reader.op) != std::end(kReaders);
       return knows || std::ranges::find(reader.inputs, node.outputs[0]) == reader.inputs.end();
     });
   if (node.op != &ops::slice) return false;
@@ -103,6 +104,9 @@ void view(Distributor& d, const Node& node) {
     tokens = tokens || d.is_tokens(input);
   }
   if (!split) return d.keep(std::move(copy), {});
+  if (node.op == &ops::gather_rows && d.placement(node.inputs[1]) == Placement{} &&
+      d.placement(node.inputs[0]).dim >= std::ssize(d.type(node.inputs[1]).shape))
+    return d.keep(std::move(copy), d.placement(node.inputs[0]));  // the ranks have columns of the rows
   const Shape x = whole_of(d, node.inputs[0]);
   const int dim = d.placement(node.inputs[0]).dim;
   std::optional<int> to;

@@ -22,6 +22,10 @@ Data whole_set(const Plan& plan) {
   if (data.count == 0)
     throw plan_error(fmt::format("prun predict needs data with an end, and prun.data.{} has none", data.kind),
                      data.site);
+  if (data.capacity > 0)
+    throw plan_error(
+        "prun predict writes a row for each sample, and streams of packed documents are none: leave pack out",
+        data.site);
   if (plan.evaluation) {
     const Data& held = plan.evaluation->data;
     if (data.part && held.files == data.files && held.first == data.first + data.count) data.count += held.count;

@@ -118,6 +118,19 @@ class SharesToWrite {
 
 }  // namespace
 
+namespace {
+
+// Returns whether each rank of context parallelism has a part of the input's samples. The inputs that context
+// parallelism adds are the tokens that a rank's queries see, and the order of all tokens.
+bool is_split(const CompileState& state, ValueId input) {
+  const Shape& shape = state.graph.values[input].type.shape;
+  if (!state.plan.graph.values.has(input)) return shape.size() > 2;
+  const Shape& unsplit = state.plan.graph.values[input].type.shape;
+  return unsplit.size() >= 2 && unsplit[1] != shape[1];
+}
+
+}  // namespace
+
 // Loads all samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
@@ -130,6 +143,7 @@ void StepBuilder::next_batch() {
     if (strategy.splits == Splits::tokens && state_.plan.mesh.size(strategy.axes.front()) > 1) {
       op.attrs.set("tokens_axis", strategy.axes.front());
       op.attrs.set("chunks", int64_t{2});
+      if (strategy.share == "documents") op.attrs.set("token_shares", strategy.share);
     }
   Table<ValueId, char> read(state_.graph.values.size(), 0);
   for (CallId call : state_.graph.calls.ids())
@@ -149,8 +163,7 @@ void StepBuilder::next_batch() {
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
     shares.add(value);
-    const Shape& unsplit = state_.plan.graph.values[id].type.shape;
-    whole.push_back(unsplit.size() < 2 || unsplit[1] == value.type.shape[1] ? 1 : 0);
+    whole.push_back(is_split(state_, id) ? 0 : 1);
     for (int m = 0; m < microbatches; ++m)
       emitter_.tensor_of(id, m) = microbatches == 1 ? tensor
                                                     : add_view(state_.program, emitter_.name_of(value.name, m), tensor,

@@ -34,6 +34,11 @@ double TargetCount::share(const CountedSamples& samples) {
   double sum = 0;
   for (int64_t slot = 0; slot < samples.count; ++slot) {
     const int64_t sample = samples.sample(slot);
+    const std::optional<int64_t> known = weights_.empty() && readers_.count ? readers_.count(sample) : std::nullopt;
+    if (known) {
+      sum += static_cast<double>(*known);
+      continue;
+    }
     readers_.ids(targets_, sample, ids_);
     read_weights(sample);
     for (int64_t i = 0; i < per_sample_; ++i)

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct SampleReaders {
   std::function<void(const std::string& input, int64_t sample, std::vector<int32_t>& ids)>
       ids;  // ignored: kIgnoredTarget
   std::function<void(const std::string& input, int64_t sample, std::vector<double>& weights)> weights;
+  // Returns the number of targets of a sample that count, if it is known without reading them; null = it never is.
+  std::function<std::optional<int64_t>(int64_t sample)> count;
 };
 
 class TargetCount {

@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "data/packed_documents.h"
+#include "exec/batch/document_layout.h"
 #include "exec/batch/sample_source.h"
 #include "exec/count_targets.h"
 #include "exec/host_ops.h"
@@ -45,15 +47,25 @@ class NextBatch final : public Kernel {
       bytes.push_back(tensor.bytes());
       data_.push_back(memory.data(op.writes[i]));
       if (is_share(op.attrs, i)) continue;
+      if (names.at(i) == kOrder) {
+        orders_.push_back(i);
+        stream_ = tensor.shape.at(1);
+        continue;
+      }
       BatchOutput out{names.at(i), tensor.dtype, tensor.count() / local_, i};
       if (!op.attrs.text("tokens_axis").empty() && !reads_whole(op.attrs, i)) {
         out.per_token = out.per_sample / tensor.shape.at(1);
         out.positions.emplace(memory, op.attrs, tensor.shape[1]);
+        stream_ = out.positions->whole();
       } else if (tensor.dtype == Dtype::i32) {
         out.positions.emplace(memory, Attrs(), out.per_sample);
       }
       samples_->add(out);
       outputs_.push_back(std::move(out));
+    }
+    if (const std::string axis = op.attrs.text("tokens_axis"); !axis.empty()) {
+      token_ranks_ = share_along(memory, axis);
+      by_cost_ = op.attrs.text("token_shares") == "documents";
     }
     for (size_t i = 0; i < op.writes.size(); ++i)
       if (is_share(op.attrs, i)) add_share(op.attrs, i, memory.program->tensors[op.writes[i]].dtype);
@@ -109,21 +121,29 @@ class NextBatch final : public Kernel {
     samples_->add(weights);
     const std::string path = samples_->path(*targets);
     Shares& shares = shares_.emplace_back(Shares{&*targets, dtype, at, std::move(all), std::move(weights), {}, {}});
-    shares.count.emplace(SampleReaders{[this, &shares](const std::string&, int64_t sample, std::vector<int32_t>& ids) {
-                                         ids.resize(shares.all_targets.per_sample);
-                                         samples_->fill({&shares.all_targets, 1}, 0, sample, {ids.data()});
-                                       },
-                                       [this, &shares](const std::string&, int64_t sample, std::vector<double>& out) {
-                                         samples_->fill({&shares.all_weights, 1}, 0, sample, {out.data()});
-                                         if (source_.kind == "random")
-                                           for (double& weight : out) weight = std::abs(weight);
-                                       }},
-                         of, by, whole, path);
+    SampleReaders readers;
+    readers.ids = [this, &shares](const std::string&, int64_t sample, std::vector<int32_t>& ids) {
+      ids.resize(shares.all_targets.per_sample);
+      samples_->fill({&shares.all_targets, 1}, 0, sample, {ids.data()});
+    };
+    readers.weights = [this, &shares](const std::string&, int64_t sample, std::vector<double>& out) {
+      samples_->fill({&shares.all_weights, 1}, 0, sample, {out.data()});
+      if (source_.kind == "random")
+        for (double& weight : out) weight = std::abs(weight);
+    };
+    readers.count = [this, &shares](int64_t sample) { return samples_->counted_targets(shares.all_targets, sample); };
+    shares.count.emplace(std::move(readers), of, by, whole, path);
   }
 
   void fill(int64_t batch, const std::vector<void*>& to) {
     samples_->begin_batch(sample_at(batch, 0));
-    for (int64_t s = 0; s < local_; ++s) samples_->fill(outputs_, s, local_sample(batch, s), to);
+    if (samples_->balances()) balance(batch);
+    tokens_.resize(by_cost_ || !orders_.empty() ? local_ : 0);
+    for (int64_t s = 0; s < local_; ++s) {
+      const int64_t sample = local_sample(batch, s);
+      if (!tokens_.empty()) divide_tokens(sample, s, to);
+      samples_->fill(outputs_, s, sample, to);
+    }
     for (Shares& shares : shares_) write(shares, batch, to);
     samples_->end_batch();
   }
@@ -144,15 +164,56 @@ class NextBatch final : public Kernel {
     }
     const BatchOutput& targets = *shares.targets;
     const int32_t* ids = static_cast<const int32_t*>(to[targets.at]);
-    for (int64_t s = 0, n = targets.per_sample; s < local_; ++s)
+    for (int64_t s = 0, n = targets.per_sample; s < local_; ++s) {
+      use_tokens(s);
       shares.count->write(
           local_sample(batch, s), ids + s * n, n, [&](int64_t i) { return targets.element(i); }, share, shares.dtype,
           to[shares.at], s * n);
+    }
+  }
+
+  // Finds the tokens of each rank in the rank's s-th sample, and writes their order.
+  void divide_tokens(int64_t sample, int64_t s, const std::vector<void*>& to) {
+    tokens_[s] = by_cost_ ? samples_->shares(sample, token_ranks_.of) : both_ends(stream_, token_ranks_.of);
+    for (const size_t at : orders_)
+      for (int64_t i = 0; i < stream_; ++i)
+        static_cast<int32_t*>(to[at])[s * stream_ + tokens_[s][i]] = static_cast<int32_t>(i);
+    use_tokens(s);
+  }
+
+  // Selects the rank's tokens of its s-th sample in all outputs that are split.
+  void use_tokens(int64_t s) {
+    if (!by_cost_) return;
+    const int64_t held = stream_ / token_ranks_.of;
+    for (BatchOutput& out : outputs_)
+      if (out.per_sample == held * out.per_token)
+        out.tokens = std::span<const int64_t>(tokens_[s]).subspan(token_ranks_.index * held, held);
+  }
+
+  // Returns the tokens of all ranks, of which each has a chunk from each end.
+  static std::vector<int64_t> both_ends(int64_t tokens, int64_t ranks) {
+    std::vector<int64_t> all;
+    all.reserve(tokens);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto positions = sdk::token_positions("a", 2, tokens / ranks, [&](const std::string& axis) {
+        return axis.empty() ? Share{} : Share{rank, ranks};
+      });
+      for (int64_t i = 0; i < tokens / ranks; ++i) all.push_back(positions.of(i));
+    }
+    return all;
+  }
+
+  // Orders the batch so that ranks and microbatches get samples of nearly equal cost.
+  void balance(int64_t batch) {
+    std::vector<double> costs(source_.global_batch);
+    for (int64_t slot = 0; slot < source_.global_batch; ++slot) costs[slot] = samples_->cost(sample_at(batch, slot));
+    order_ = balanced_order(costs);
   }
 
   // Returns the global index of the rank's s-th sample.
   int64_t local_sample(int64_t batch, int64_t s) const {
-    return sample_at(batch, s / micro_ * stride_ + first_ + s % micro_);
+    const int64_t slot = s / micro_ * stride_ + first_ + s % micro_;
+    return sample_at(batch, order_.empty() ? slot : order_[slot]);
   }
 
   // Returns the global index of a sample. `batch` is the step, or the index of a batch in the evaluation; `slot` is the
@@ -170,6 +231,12 @@ class NextBatch final : public Kernel {
   // Samples of this rank per step and per microbatch; index of its first sample in a microbatch; samples of all ranks
   // per microbatch.
   int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
+  Share token_ranks_;                         // of context parallelism
+  bool by_cost_ = false;                      // ranks divide tokens by the cost of their attention
+  int64_t stream_ = 0;                        // tokens of a sample over all ranks, if they are divided
+  std::vector<size_t> orders_;                // outputs that receive the order of the tokens
+  std::vector<std::vector<int64_t>> tokens_;  // by sample of this rank: positions of all ranks' tokens
+  std::vector<int64_t> order_;                // slot of each sample of the batch in it; empty = as they are
   std::unique_ptr<SampleSource> samples_;
   std::vector<BatchOutput> outputs_;
   std::list<Shares> shares_;        // after outputs_, because they point into it

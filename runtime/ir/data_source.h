@@ -36,7 +36,10 @@ struct DataSource {
   double scale = 1;   // factor of the values of x
   // Token that ends a document; no token of the next document is predicted from it. -1 = none.
   int64_t document_end = -1;
-  int64_t whole = 0;  // samples of a set that an evaluation reads once each; 0 = a fixed batch count
+  // Tokens of a stream of whole documents, which is a sample; 0 = samples are windows of the text.
+  int64_t capacity = 0;
+  std::string long_documents;  // rule for documents longer than the capacity: error, split, truncate
+  int64_t whole = 0;           // samples of a set that an evaluation reads once each; 0 = a fixed batch count
   // Rule for the samples of an epoch that fill no batch: "" = the next epoch completes the batch; drop: they are
   // omitted; pad: copies, whose targets are ignored, complete the batch.
   std::string last;

@@ -140,6 +140,7 @@ std::string source_text(const DataSource& data) {
   if (data.order != "random") text += ", " + data.order;
   if (!data.last.empty()) text += ", last " + data.last;
   if (data.document_end >= 0) text += fmt::format(", documents end with {}", data.document_end);
+  if (data.capacity > 0) text += fmt::format(" and fill streams of {} tokens", grouped(data.capacity));
   if (data.part) text += fmt::format(", {} from {} on", data.count, data.first);
   if (data.whole > 0) text += fmt::format(", each of {} samples once", grouped(data.whole));
   return text;

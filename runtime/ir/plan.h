@@ -77,6 +77,7 @@ struct Strategy {
   std::string name;
   std::vector<std::string> axes;
   Splits splits = Splits::batch;
+  std::string share;    // of the tokens: zigzag, documents; "" = no tokens are split
   std::string differs;  // reason why its result differs from training on one rank; "" = equal
   Site site;
   std::vector<StrategyUnit> units;

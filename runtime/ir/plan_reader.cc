@@ -13,8 +13,8 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "ir/data_source.h"
 #include "ir/attention_blocks.h"
+#include "ir/data_source.h"
 #include "ir/graph.h"
 #include "ir/loss_reader.h"
 #include "ir/optimizer_reader.h"
@@ -370,7 +370,7 @@ void read(const Field& field, StrategyUnit& unit) {
 void read(const Field& field, Strategy& strategy) {
   strategy.splits = static_cast<Splits>(field.at("splits").word({"batch", "tokens", "nothing"}));
   field.need("name", strategy.name, "axes", strategy.axes, "units", strategy.units);
-  field.may("site", strategy.site, "differs", strategy.differs);
+  field.may("site", strategy.site, "differs", strategy.differs, "share", strategy.share);
 }
 
 Pipeline read_pipeline(const Field& field, int microbatches) {
@@ -440,6 +440,7 @@ void read(const Field& field, Data& data) {
   field.may("files", data.files, "vocab", data.vocab, "context", data.context, "order", data.order, "first", data.first,
             "whole", data.whole, "count", data.count, "part", data.part, "scale", data.scale, "document_end",
             data.document_end, "last", data.last, "site", data.site);
+  field.may("capacity", data.capacity, "long", data.long_documents);
   field.may("feed", data.feed, "inputs", data.inputs, "slots", data.slots);
 }
 

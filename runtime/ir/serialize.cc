@@ -68,7 +68,7 @@ template <class A> void visit(A& a, Like<DataFile> auto& v) { a(v.path, v.bytes,
 template <class A> void visit(A& a, Like<FeedInput> auto& v) { a(v.name, v.element, v.dims); }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale, v.document_end, v.whole);
-  a(v.last, v.feed, v.inputs, v.slots);
+  a(v.last, v.feed, v.inputs, v.slots, v.capacity, v.long_documents);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.grain, v.shard_axis,

@@ -82,8 +82,9 @@ void say_what_never_comes(const Plan& plan) {
       }
 }
 
-// Returns the number of non-overlapping samples in the range that is read; 0 = unlimited.
+// Returns the number of non-overlapping samples in the range that is read; 0 = unlimited, or known to the ranks alone.
 int64_t samples_of(const Data& data) {
+  if (data.capacity > 0) return 0;
   return data.context > 0 && data.count > 0 ? (data.count - 1) / data.context : data.count;
 }
 

@@ -39,6 +39,9 @@ std::vector<std::string> digests_of(const DataFiles& files, int64_t elements) {
 
 DataIdentity identify(const DataSource& source, int64_t context, const std::string& fingerprint = "") {
   DataIdentity identity{source.kind, source.order, context, source.first, source.count, {}};
+  if (source.capacity > 0)
+    identity.packing =
+        fmt::format("documents that end with {}, long = \"{}\"", source.document_end, source.long_documents);
   if (!source.feed.empty()) identity.contents.push_back({"feed", "feed", 0, {fingerprint}});
   std::vector<std::string> names;
   for (const DataFile& file : source.files)
@@ -116,6 +119,10 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
   if (before.context != now.context)
     found.push_back(
         fmt::format("a sample has {}, and had {} (context)", counted(now.context, "token"), before.context));
+  if (before.packing != now.packing) {
+    const auto words = [](const DataIdentity& of) { return of.packing.empty() ? "windows of the text" : of.packing; };
+    found.push_back(fmt::format("samples are {}, and were {}", words(now), words(before)));
+  }
   if (before.order != now.order)
     found.push_back(fmt::format("their order is '{}', and was '{}'", now.order, before.order));
   if (found.empty() && (before.first != now.first || before.count != now.count) && now.count > 0)

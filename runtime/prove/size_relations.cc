@@ -107,6 +107,8 @@ class Reader {
   void read_table(const Node& node) {
     const auto shape = [&](size_t input) { return graph_.values[node.inputs[input]].type.shape; };
     if (node.op == &ops::embedding) made_.vocabularies.insert(shape(1).front());
+    const Value& ids = graph_.values[node.inputs[0]];
+    if (ids.kind == ValueKind::input && ids.name == "positions") made_.rows.insert({shape(1).front(), shape(0).at(1)});
     const size_t table = node.op == &ops::embedding ? 2 : 1;
     if (node.inputs.size() <= table) return;
     const Shape tokens = shape(0);

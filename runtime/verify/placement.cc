@@ -206,6 +206,9 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
       std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
   // A penalty or a loss of global sums is the same on ranks with different samples, and averaged like the others.
   const bool penalty = context.op.is(ops::squares) || context.op.is(ops::squares_grad) || context.op.attrs.has("gain");
+  const auto other_order = std::find_if(reads.begin(), reads.end(), in_order_of_ranks);
+  if (other_order != reads.end() && !context.op.is(ops::join_pieces) && !context.op.is(ops::gather_rows))
+    return rules::do_not_match(view, reads, other_order - reads.begin());
   if (plain && !splits && !weighted && !cut && !penalty && !any(PlacementKind::zero)) return everywhere(kInvariant);
   // A cast of drifting weights drifts, too.
   if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);

@@ -51,7 +51,7 @@ struct AxisPlacement {
   Combine combine = Combine::any;      // shard: `sum` if the samples of all ranks were summed and an average is due
   int16_t turn = 0;                    // shard: it belongs to the rank `turn` positions earlier
   Differs differs = Differs::unknown;  // varying
-  const Cut* cut = nullptr;            // shard
+  const Cut* cut = nullptr;            // shard; invariant or partial: the parts are in the order of the ranks
   auto operator<=>(const AxisPlacement&) const = default;
 };
 
@@ -66,6 +66,8 @@ inline AxisPlacement shard(int dim, const Cut* cut = nullptr) {
   return {PlacementKind::shard, static_cast<int8_t>(dim), -1, Combine::any, 0, Differs::unknown, cut};
 }
 bool is_one_run(const AxisPlacement& placement);
+// Returns whether each rank has all tokens, in the order of the ranks' chunks.
+bool in_order_of_ranks(const AxisPlacement& placement);
 // Returns whether two shards of a dim contain the same elements on each rank.
 bool cut_alike(const AxisPlacement& a, const AxisPlacement& b);
 inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ir/ops.h"
 #include "verify/values.h"
@@ -205,6 +206,11 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   // Runs of one block arrive in order. Padding after the last run is not part of the whole, so the placement is unknown
   // here.
   const bool padded = is_one_run(placement) && context.op.attrs.has("padded");
+  const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], input of join_pieces
+  // Chunks of tokens arrive in the order of the ranks, in which gather_rows finds those of the sample.
+  const Cut* order = nullptr;
+  if (stacked && placement.kind == PlacementKind::shard && placement.cut != nullptr && placement.cut->chunks > 1)
+    order = std::exchange(placement.cut, nullptr);
   if (placement.kind == PlacementKind::shard && placement.cut != nullptr && padded)
     placement = kUnknown;
   else if (placement.kind == PlacementKind::shard && placement.cut != nullptr)
@@ -213,12 +219,12 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
                                "whole's",
                                axes_[axis], placement_words(placement)),
                    reads.front().state);
-  const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], input of join_pieces
   const int8_t dim = placement.kind == PlacementKind::shard ? placement.dim : int8_t{-1};
   if (placement.kind != PlacementKind::unknown && placement.kind != PlacementKind::zero) placement = kInvariant;
   if (stacked) {
     for (AxisPlacement& other : result) move_shard(other, 1);
     result[axis].pieces = dim;
+    result[axis].cut = order;
   }
   context.writes[0] = whole(to, {id_of(result)});
 }
@@ -229,11 +235,13 @@ void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
   std::vector<TensorPlacement> inner;
   std::vector<Piece> pieces;
   int8_t cut = -1;
+  const Cut* order = nullptr;  // of the ranks' parts, other than theirs
   bool shards = false;
   for (const Segment& segment : context.reads[0]) {
     shards = shards || segment.state.placement.layout >= 0;
     AxisPlacements result = on_axes(segment.state.placement.by_axis);
     cut = std::max(cut, result[axis].pieces);
+    order = result[axis].cut;
     const std::string problem = reduced(context.op, axes_[axis], result[axis], repeats_[axis] && averages(context.op));
     if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     const int64_t begin = (segment.begin - from.byte_offset) / dtype_bytes(from.dtype),
@@ -252,7 +260,7 @@ void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
   const bool flat = from.shape.size() == 1;
   if (from.shape.size() == to.shape.size() + 1)
     for (AxisPlacement& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], output of cut_pieces
-  if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0));
+  if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0), order);
   TensorPlacement placement{id_of(result)};
   if (flat && known)
     placement = {placement.by_axis, id_of(Layout{static_cast<int>(axis), to.count(), std::move(pieces)}),

@@ -141,6 +141,10 @@ AxisOutcome expand_grad(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome gather_rows(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &x = reads[0], &ids = reads[1];
   const int rows = std::ssize(read_shape(axis, 1)) - 1;
+  if (axis.names("tokens_axis") || in_order_of_ranks(x)) {
+    if (axis.names("tokens_axis") && in_order_of_ranks(x) && whole(ids)) return gives({kInvariant});
+    return do_not_match(axis, reads, 0);
+  }
   if (is_partial(ids)) return needs_whole(axis, 1);
   if (is_shard(ids)) {
     if (ids.dim == rows ? whole(x) : x == ids) return gives({ids});
@@ -154,6 +158,12 @@ AxisOutcome gather_rows(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome gather_rows_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &ids = reads[0], &dy = reads[1];
   const int rows = std::ssize(read_shape(axis, 0)) - 1;
+  if (axis.names("tokens_axis")) {  // each rank's queries contribute to the keys of all ranks
+    if (!is_partial(dy) || !whole(ids)) return do_not_match(axis, reads, 1);
+    AxisPlacement terms = partial(Combine::sum);
+    terms.cut = cut_into({write_shape(axis).at(rows)}, axis.ranks, 2);
+    return gives({terms});
+  }
   if (is_shard(ids)) {
     if (dy != ids) return do_not_match(axis, reads, 1);
     return gives({ids.dim == rows ? partial(axis.combine) : ids});

@@ -36,6 +36,10 @@ bool is_one_run(const AxisPlacement& placement) {
   return placement.cut == nullptr || (placement.cut->blocks.size() == 1 && placement.cut->chunks == 1);
 }
 
+bool in_order_of_ranks(const AxisPlacement& placement) {
+  return placement.kind == PlacementKind::invariant && placement.cut != nullptr;
+}
+
 bool cut_alike(const AxisPlacement& a, const AxisPlacement& b) {
   return a.cut == b.cut || (is_one_run(a) && is_one_run(b));
 }
@@ -47,7 +51,7 @@ std::string placement_words(const AxisPlacement& placement) {
     case PlacementKind::zero:
       return "zeros";
     case PlacementKind::invariant:
-      return "the same on every rank";
+      return placement.cut == nullptr ? "the same on every rank" : "the chunks of all ranks in the order of the ranks";
     case PlacementKind::shard:
       return shard_words(placement);
     case PlacementKind::partial:

@@ -38,7 +38,10 @@ struct Tolerance {
 };
 
 Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, const AgreementOptions& options) {
-  if (dtype == Dtype::bf16 && options.tensor_cores) return {1.0 / 64, options.rounds_heads ? 0.25 : 0.05};
+  // dq of attend is a tensor of its own, whose terms cancel where queries see few keys; attention's is one with dk and
+  // dv, which raise the root mean square.
+  const double least = options.rounds_heads ? 0.25 : c.op.kind == std::string_view("attend_grad") ? 0.2 : 0.05;
+  if (dtype == Dtype::bf16 && options.tensor_cores) return {1.0 / 64, least};
   switch (type_of(c, c.slots[static_cast<size_t>(slot)], dtype)) {
     case Dtype::bf16:
       return {1.0 / 128};
@@ -79,7 +82,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 
 }  // namespace
 
-bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention"); }
+bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention") || kind.starts_with("attend"); }
 
 bool may_round_heads(std::string_view kind) { return kind == "attention_block_grad"; }
 

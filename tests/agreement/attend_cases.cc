@@ -28,7 +28,7 @@ std::vector<Rule> rules_of(int64_t keys) {
           {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
           {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
           {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
-          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 2}}), "spans pairs"},
+          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
           {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
 }
 
@@ -39,8 +39,9 @@ std::vector<Case> attend_cases() {
   for (const Sizes& s : {Sizes{1, 1, 1, 1, 1, 1, 1},
                          {2, 5, 5, 3, 3, 7, 7},
                          {1, 37, 20, 2, 1, 16, 8},
-                         {2, 33, 70, 4, 2, 24, 40},
-                         {1, 130, 130, 6, 2, 20, 20},
+                         {1, 33, 70, 2, 1, 24, 40},
+                         {2, 24, 24, 4, 2, 16, 16},
+                         {1, 130, 130, 2, 1, 20, 20},
                          {1, 65, 65, 1, 1, 192, 128}}) {
     Family f(out, {{"q dq", {T, {s.batch, s.queries, s.heads * s.size}, -2, 2}},
                    {"k dk", {T, {s.batch, s.keys, s.kv_heads * s.size}, -2, 2}},

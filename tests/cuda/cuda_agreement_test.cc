@@ -42,7 +42,8 @@ bool is_affected(std::string_view kind, Dtype dtype) {
   if (with_cudnn()) {  // its graphs compute attention in bf16; `deterministic`, by default 1, concerns gradients
     const char* options = std::getenv("PRUN_CUDA_OPTIONS");
     const bool gradients = options != nullptr && options == std::string_view("deterministic=0");
-    return dtype == Dtype::bf16 && kind.starts_with("attention") && (!gradients || kind.ends_with("_grad"));
+    return dtype == Dtype::bf16 && (kind.starts_with("attention") || kind.starts_with("attend")) &&
+           (!gradients || kind.ends_with("_grad"));
   }
   if (std::getenv("PRUN_SUBSTITUTE_FLUSH") == nullptr) return true;
   const std::string_view flushing[] = {"gelu", "relu", "tanh", "silu", "cross_entropy"};  // compiled with --ftz=true
@@ -79,6 +80,16 @@ TEST(CudaAgreement, Views) { check_all(view_cases()); }
 TEST(CudaAgreement, Training) { check_all(training_cases()); }
 TEST(CudaAgreement, Sources) { check_all(source_cases()); }
 TEST(CudaAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
+TEST(CudaAgreement, Attend) { check_all(attend_cases()); }
+// cuDNN supports some of these cases. The filter of the tests with cuDNN selects the name.
+TEST(CudaAgreement, AttentionOfSeparateTensors) {
+  if (!with_cudnn()) GTEST_SKIP() << "the same as Attend";
+  std::vector<Case> cases = attend_cases();
+  std::erase_if(cases, [](const Case& c) {
+    return c.name != std::string_view("all keys") && c.name != std::string_view("causal");
+  });
+  check_all(cases);
+}
 TEST(CudaAgreement, Moe) { check_all(moe_cases()); }
 
 TEST(CudaAgreement, BitsOfTheCpu) {
@@ -103,8 +114,12 @@ TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
     const int dqkv = list.tensor({dtype, {1, 150, 8 * 16}});
     list.op("attention", {qkv}, {out, lse}, attrs);
     list.op("attention_grad", {qkv, out, dout, lse}, {dqkv}, attrs);
+    const TensorType keys{dtype, {1, 150, 2 * 16}};
+    const int k = list.tensor(keys), v = list.tensor(keys), dk = list.tensor(keys), dv = list.tensor(keys);
+    const int dq = list.tensor({dtype, {1, 150, 4 * 16}});
+    list.op("attend_grad", {dout, k, v, out, dout, lse}, {dq, dk, dv}, attrs);
     list.make();
-    for (const int id : {qkv, dout}) {
+    for (const int id : {qkv, dout, k, v}) {
       std::vector<double> values = list.get(id);
       for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i * i % 1009));
       list.set(id, values);
@@ -112,9 +127,42 @@ TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
     std::vector<std::vector<double>> first;
     for (const int round : {0, 1, 2}) {
       list.run();
-      const std::vector<std::vector<double>> now = {list.get(out), list.get(lse), list.get(dqkv)};
+      const std::vector<std::vector<double>> now = {list.get(out), list.get(lse), list.get(dqkv),
+                                                    list.get(dq),  list.get(dk),  list.get(dv)};
       if (round == 0) first = now;
       EXPECT_EQ(now, first) << dtype_name(dtype) << ", run " << round;
+    }
+  }
+}
+
+// A mask hides the keys where it is 0, also -0, in each of its types.
+TEST(CudaAgreement, MasksOfAllTypesHideTheSameKeys) {
+  constexpr int64_t kKeys = 70, kQueries = 20;
+  std::vector<std::vector<double>> first;
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    first.clear();
+    for (const Dtype mask_type : {Dtype::i32, Dtype::f32, Dtype::bf16}) {
+      OpList list(cuda());
+      const int q = list.tensor({dtype, {1, kQueries, 16}}), k = list.tensor({dtype, {1, kKeys, 16}});
+      const int v = list.tensor({dtype, {1, kKeys, 8}}), mask = list.tensor({mask_type, {1, kQueries, kKeys}});
+      const int out = list.tensor({dtype, {1, kQueries, 8}}), lse = list.tensor({Dtype::f32, {1, 1, kQueries}});
+      list.op("attend", {q, k, v, mask}, {out, lse}, make_attrs({{"masked", 1}}));
+      list.make();
+      for (const int id : {q, k, v, mask}) {
+        std::vector<double> values = list.get(id);
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (id != mask) values[i] = std::sin(static_cast<double>(i * i % 1009));
+          if (id == mask) values[i] = i < kKeys || i % 3 == 0 ? (mask_type == Dtype::i32 ? 0.0 : -0.0) : 0.5 * (i % 7);
+          if (id == mask && mask_type == Dtype::i32 && values[i] != 0) values[i] = 1;
+        }
+        list.set(id, values);
+      }
+      list.run();
+      const std::vector<std::vector<double>> now = {list.get(out), list.get(lse)};
+      if (first.empty()) first = now;
+      EXPECT_EQ(now, first) << dtype_name(dtype) << ", mask in " << dtype_name(mask_type);
+      EXPECT_EQ(now[0][0], 0) << "the first query sees no key";
+      EXPECT_NE(now[0][8], 0) << "the second query sees keys";
     }
   }
 }

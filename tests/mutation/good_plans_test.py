@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 PRUN, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 RANKS = (1, 2, 3, 4, 6, 8) if "--all" in sys.argv[3:] else (1, 3, 8)
@@ -25,6 +26,12 @@ def arguments(plan):
 
 
 def main():
+    with tempfile.TemporaryDirectory(prefix="prun-good-plans-") as folder:
+        subprocess.run([sys.executable, SOURCE / "plans/architectures/data.py", folder], check=True)
+        return check(folder)
+
+
+def check(folder):
     failed = checked = 0
     for plan in sorted(SOURCE.glob("plans/**/*.lua")):
         known = arguments(plan)
@@ -38,6 +45,8 @@ def main():
                     settings_here = settings + [f"batch={48 * ranks}"]
                 else:
                     settings_here = settings
+                if "folder" in known:
+                    settings_here = [*settings_here, f"folder={folder}"]
                 for setting in settings_here:
                     command += ["--set", setting]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=60)

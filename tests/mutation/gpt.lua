@@ -5,7 +5,7 @@ local prun = require "prun"
 local arg = prun.args {
   strategy = { "zero3", "single, or names of strategies with + between, each over an axis of its own" },
   schedule = "1f1b",
-  layers = 1, width = 16, heads = 2, context = 8, batch = 8, micro = 1, pp = 1, seed = 7, lr = 1e-2,
+  layers = 1, width = 16, heads = 2, context = 8, batch = 8, micro = 1, pp = 1, cp = 1, seed = 7, lr = 1e-2,
   clip = { 1.0, "bound of the norm of all gradients" },
   optimizer = "adamw",
   tied = { false, "the head is the token embedding" },
@@ -13,6 +13,7 @@ local arg = prun.args {
   groups = { false, "the optimizer has groups of parameters" },
   frozen = { "", "parameters that are not trained" },
   ends = { -1, "the byte that ends a document; -1: none" },
+  packed = { false, "streams of the lines of the text" },
   lora = { "", "layers with adapters" },
   dtype = "f64",
 }
@@ -24,6 +25,7 @@ local make = {
   zero3 = function()
     return prun.zero3 { axis = "dp", prefetch = 1, offload = arg.offload, offload_ahead = 1, offload_piece = "4 KiB" }
   end,
+  context_parallel = function() return prun.context_parallel { axis = "cp", share = "documents" } end,
   pipeline = function() return prun.pipeline { axis = "pp", schedule = arg.schedule } end,
 }
 local strategies = {}
@@ -39,12 +41,15 @@ if arg.groups then
 end
 
 local axes = arg.pp > 1 and { { "pp", arg.pp }, { "dp", prun.world // arg.pp } } or { dp = prun.world }
+if arg.cp > 1 then axes = { { "dp", prun.world // arg.cp }, { "cp", arg.cp } } end
 return prun.plan {
   mesh      = prun.mesh(arg.strategy == "single" and {} or axes),
   model     = prun.models.gpt { vocab = 128, layers = arg.layers, width = arg.width, heads = arg.heads,
                                 context = arg.context, tied = arg.tied },
   data      = prun.data.bytes { path = "../../plans/text/sample.txt", batch = arg.batch,
-                                document_end = arg.ends >= 0 and arg.ends or nil },
+                                document_end = arg.ends >= 0 and arg.ends or nil,
+                                pack = arg.packed and "documents" or nil, eot = arg.packed and 10 or nil,
+                                long = arg.packed and "split" or nil },
   strategy  = strategies,
   optimizer = optimizer,
   frozen    = arg.frozen ~= "" and arg.frozen or nil,

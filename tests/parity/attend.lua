@@ -89,5 +89,6 @@ return prun.plan {
   data = prun.data.arrays { inputs = { tokens = "tokens.npy", labels = "labels.npy", source = "source.npy",
                                        mask = "mask.npy", padding = "padding.npy" },
                             batch = arg.batch },
-  strategy = strategies, optimizer = prun[arg.rule] { lr = arg.lr }, dtype = arg.dtype, micro = arg.micro, steps = arg.steps,
+  strategy = strategies, optimizer = prun[arg.rule] { lr = arg.lr }, dtype = arg.dtype, micro = arg.micro,
+  steps = arg.steps,
 }

@@ -57,6 +57,18 @@ return prun.plan {
       if #summed > 0 then product = nn.sum(product, summed) end
       add("einsum" .. i, nn.einsum(equation, a, b) - (arg.wrong and 1.1 or 1) * product)
     end
+    local left, right = operand("left", batch.x, "abcd"), operand("right", batch.x, "dae")
+    local rest = operand("rest", batch.x, "bce")
+    local factor = arg.wrong and 1.1 or 1
+    add("einsum_of_dots", nn.einsum("...cd,dae->...cae", left, right) -
+      factor * nn.einsum("abcd,dfe->abcfe", left, right))
+    add("einsum_of_fewer_dots", nn.einsum("...d,...e->...ed", left, rest) -
+      factor * nn.einsum("abcd,bce->abced", left, rest))
+    local three = operand("three", batch.x, "bde")
+    local function difference(right_one)
+      return (nn.matmul(left, right_one) - factor * nn.einsum("abcd,bde->abce", left, three)):reshape { 1, -1 }
+    end
+    add("matmul", nn.concat({ difference(three), difference(three:unsqueeze(0)) }, 1))
     local x = operand("x", batch.x, "abc")
     local shares = nn.exp(x) / nn.sum(nn.exp(x), 1, { keep = true })
     add("softmax", nn.softmax(x, 1) - (arg.wrong and 1.1 or 1) * shares)

@@ -21,11 +21,11 @@ class Einsum(unittest.TestCase):
             subprocess.run([PRUN, PLAN, "--nproc", "1", "--metrics", metrics, *options], cwd=folder, check=True,
                            capture_output=True)
             row = next(row for row in map(json.loads, metrics.read_text().splitlines()) if "loss" in row)
-            return {name: value for name, value in row.items() if name.startswith("einsum") or name.endswith("softmax")}
+            return {name: value for name, value in row.items() if name.startswith(("einsum", "matmul")) or name.endswith("softmax")}
 
     def test_equal(self):
         found = self.losses()
-        self.assertEqual(len(found), 13)
+        self.assertEqual(len(found), 16)
         self.assertLess(max(found.values()), 1e-12, found)
 
     def test_a_difference_is_seen(self):

@@ -27,7 +27,7 @@ WIDTH, HEADS, LAYERS, VOCAB = 32, 4, 2, 48
 
 
 class Model:
-    """Makes a parameter when a layer first asks for it. Layers have the names of the plan."""
+    """Creates a parameter at the first layer that needs it. Layers have the names of the plan."""
     def __init__(self):
         self.tensors, self.unit = {}, ""
 
@@ -185,7 +185,7 @@ class Architectures(unittest.TestCase):
         weights.write({name: t.detach().clone() for name, t in model.tensors.items()}, start / "model.safetensors")
         mine = self.folder / plan.name
         mine.write_text(text.replace("  mesh ", f'  init = prun.init.from {{ path = "{start}" }},\n  mesh ', 1).replace(
-            "batch = 8", 'batch = 8, order = "given"'))
+            "batch = arg.batch", 'batch = arg.batch, order = "given"'))
         rate = 0.05 if compute is mixer else 0.1
         optimizer, losses = torch.optim.SGD(model.tensors.values(), lr=rate), []
         for _ in range(STEPS):

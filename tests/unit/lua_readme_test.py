@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GUIDES = {  # guide -> least number of blocks
     "README.md": 1,
     "lua/prun/README.md": 8,
-    "lua/prun/data/README.md": 2,
+    "lua/prun/data/README.md": 3,
     "lua/prun/strategies/README.md": 2,
     "lua/prun/schedules/README.md": 1,
     "plans/custom/README.md": 4,

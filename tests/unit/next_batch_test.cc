@@ -12,6 +12,7 @@
 
 #include "data/data_files.h"
 #include "device/ids.h"
+#include "exec/batch/document_layout.h"
 #include "exec/host_ops.h"
 #include "exec/read_ahead.h"
 #include "ir/ops.h"
@@ -313,6 +314,71 @@ TEST(ReadAhead, WhatIsSlowStandsInNobodysWay) {
   slow.set_value();
   ahead.take(1, {&out});
   EXPECT_EQ(out, 1);
+}
+
+// Half of the streams of 64 bytes are one document, the others documents of 8 bytes.
+TEST_F(NextBatchTest, StreamsOfDocumentsAreBalancedOverRanksAndMicrobatches) {
+  constexpr int64_t kStreams = 24, kCapacity = 64, kRanks = 4, kMicro = 3, kLocal = kStreams / kRanks;
+  {
+    std::ofstream file(path_);
+    for (int64_t i = 0; i < kStreams * kCapacity; ++i) {
+      const bool ends = i < kStreams / 2 * kCapacity ? i % kCapacity == kCapacity - 1 : i % 8 == 7;
+      file.put(ends ? '\0' : 'a');
+    }
+  }
+  Program program;
+  program.mesh = Mesh({{"dp", kRanks}});
+  DataSource& data = program.bodies.back().data;
+  data.kind = "bytes", data.order = "epochs", data.vocab = 256, data.global_batch = kStreams;
+  data.document_end = 0, data.capacity = kCapacity, data.long_documents = "error";
+  data.files = {{path_, kStreams * kCapacity, 0, "u8", ""}};
+  program.buffers.push_back({"batch", Role::data, kLocal * kCapacity * 8, 0});
+  program.tensors.push_back({"batch", 0, 0, Dtype::i32, {kLocal, kCapacity, 2}});
+  Op op;
+  op.def = &ops::next_batch;
+  op.writes = {0};
+  op.attrs.set("axis", "dp");
+  op.attrs.set("names", "documents");
+  op.attrs.set("micro", kMicro);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    StepTable table;
+    std::vector<int32_t> runs(kLocal * kCapacity * 2);
+    make_next_batch({reinterpret_cast<std::byte*>(runs.data()), rank, &program, &table}, op, {})->run();
+    for (int64_t m = 0; m < kMicro; ++m) {
+      int64_t whole = 0;
+      for (int64_t s = m * kLocal / kMicro; s < (m + 1) * kLocal / kMicro; ++s)
+        whole += runs[s * kCapacity * 2 + 1] == kCapacity ? 1 : 0;
+      EXPECT_EQ(whole, 1) << "rank " << rank << " microbatch " << m;
+    }
+  }
+}
+
+// A stream of 4096 tokens: one document of half of it, and short ones.
+TEST(DocumentLayout, SharesCostTheSame) {
+  DocumentLayout layout;
+  layout.clear(4096);
+  layout.add(2048);
+  for (int64_t length = 7; layout.size() + length < 4096; length = length * 5 % 331 + 1) layout.add(length);
+  layout.pad();
+  std::vector<int32_t> runs(2 * 4096);
+  layout.fill({"documents", Dtype::i32, 2 * 4096, 0}, runs.data());
+  for (const int64_t ranks : {2, 4, 8}) {
+    const std::vector<int64_t> tokens = layout.shares(ranks);
+    EXPECT_EQ(std::set<int64_t>(tokens.begin(), tokens.end()).size(), 4096);
+    const int64_t held = 4096 / ranks;
+    double most = 0, all = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      double cost = 0;
+      for (int64_t i = rank * held; i < (rank + 1) * held; ++i) {
+        cost += static_cast<double>(tokens[i] + 1 - runs[2 * tokens[i]]);
+        if (i > rank * held) {
+          ASSERT_GT(tokens[i], tokens[i - 1]);
+        }
+      }
+      most = std::max(most, cost), all += cost;
+    }
+    EXPECT_LT(most, 1.05 * all / static_cast<double>(ranks)) << ranks;
+  }
 }
 
 TEST(Ids, ThoseWithoutARowAreRefused) {

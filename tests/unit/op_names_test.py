@@ -8,7 +8,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MOST = 58
+MOST = 49
+ALSO = {"positions", "scale"}  # inputs and attributes have these names, too
 APART = ("runtime/ir/ops/", "runtime/kernels/", "plugins/cuda/", "tools/bench/", "tools/gpu_check/", "runtime/checkpoint/hf/", "runtime/tokenizer/", "tools/python/", "runtime/include/prun/sdk/rotary.h")
 
 
@@ -21,7 +22,7 @@ def main():
             if path.suffix not in (".cc", ".h", ".cu", ".cuh", ".py") or place.startswith(APART):
                 continue
             for number, line in enumerate(path.read_text().splitlines(), 1):
-                found += [f"{place}:{number}: {name}" for name in re.findall(r'"(\w+)"', line.split("//")[0]) if name in names]
+                found += [f"{place}:{number}: {name}" for name in re.findall(r'"(\w+)"', line.split("//")[0]) if name in names - ALSO]
     print("\n".join(found))
     print(f"{len(found)} op names as text, {MOST} at most; {len(names)} ops")
     return len(names) < 90 or len(found) >= MOST

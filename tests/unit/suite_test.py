@@ -10,6 +10,7 @@ import unittest
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools/bench"
 sys.path.insert(0, str(BENCH))
+import attend  # noqa: E402
 import bounds  # noqa: E402
 import gpt2_cpu  # noqa: E402
 import kernels  # noqa: E402
@@ -191,6 +192,17 @@ class Table(unittest.TestCase):
         vectors = bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], False)
         self.assertEqual(vectors, 1e9 * (96 + 6) / 16e9)  # 64 in pairs, half an instruction each, and 64 in f32
         self.assertGreater(bounds.of_attention("attention_grad", False, flops, 64, self.machine().rates, [32e9, 64e9], False), flops / 32e9)
+
+    def test_packed_documents_may_take_1_2_times_the_time_of_single_ones(self):
+        source = (BENCH / "attend_bench.cc").read_text()
+        least = {f"{name}/{direction}": 100.0 for name in re.findall(r'add\("([^"]+)"', source) for direction in ("forward", "backward")}
+        least |= {"packed even/backward": 120.0, "packed uneven/forward": 121.0, "causal/forward": 200.0}
+        found = {row["what"]: row for row in attend.rows_of(least)}
+        self.assertEqual(len(found), 2 * len(attend.PAIRS))
+        self.assertEqual({what: row["reached"] for what, row in found.items() if "documents" in what},
+                         {"attend forward, documents of 128 tokens": True, "attend backward, documents of 128 tokens": True,
+                          "attend forward, documents of 512 to 32 tokens": False, "attend backward, documents of 512 to 32 tokens": True})
+        self.assertEqual((found["attend forward, causal"]["ratio"], found["attend forward, causal"]["reached"]), (0.5, None))
 
     def test_every_kernel_of_the_bench_has_a_bound(self):
         source = (BENCH / "kernel_bench.cc").read_text()

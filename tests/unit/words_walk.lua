@@ -126,6 +126,7 @@ graph.record("f32", true, function()
       walk(word, find(word), arguments)
     end
   end
+  walk("prun.nn.attention", nn.attention, { options = schema.registered["prun.nn.attention.separate"] })
 end)
 
 local program, rank_words = nil, collectives.words(0, mesh)
@@ -178,7 +179,8 @@ pcall(prun.schedule("walk", function()
 end).record, 1, 4, 1)
 
 -- Functions with a table argument, and the remaining ones.
-local tables = { ["prun.plan.report"] = true, ["prun.groups.group"] = true }  -- inside others
+local tables = { ["prun.plan.report"] = true, ["prun.groups.group"] = true,  -- inside others
+                 ["prun.nn.attention.separate"] = true }
 for word, entries in pairs(schema.registered) do
   if not schema.words[word] and not tables[word] and not word:find "%.walk$" then
     walk(word, find(word), { options = entries })

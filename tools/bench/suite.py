@@ -101,6 +101,7 @@ def jobs_of(args):
     yield Job("limits", "limits", ["limits.py"], lacking(BENCH / "product_bench"))
     yield from products_jobs(args)
     yield Job("kernels", "kernels", ["kernels.py", *torch_of(args)], lacking(BENCH / "product_bench", BENCH / "kernel_bench"))
+    yield Job("kernels", "attend", ["attend.py", *rounds], lacking(BENCH / "attend_bench"))
     for transport in ("shm", "socket"):
         yield Job("overlap", f"overlap {transport}", ["figures.py", "overlap", *prun, "--transport", transport])
     for name, transport in COLLECTIVES.items():

@@ -37,9 +37,9 @@ std::string attention_lists(const Plan& plan) {
       way = "a fused kernel over qkv";
     } else if (node.op == &ops::attend) {
       way = fmt::format("a fused kernel over q, k and v ({})", rules_of(node.attrs));
-    } else if (node.op == &ops::softmax && node.attrs.has("attention")) {
+    } else if (node.op == &ops::softmax && node.attrs.has("reason")) {
       way = fmt::format("matmul, softmax and matmul, with the scores in memory: no fused kernel has {}",
-                        node.attrs.text("attention"));
+                        node.attrs.text("reason"));
     } else {
       continue;
     }

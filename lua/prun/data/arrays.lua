@@ -165,7 +165,7 @@ return data.source("arrays", {
     { name = "scale", kind = "number", default = 1, above = 0,
       help = "x is multiplied by it: 1 / 255 for pictures of uint8" },
     { name = "order", kind = "text", default = "epochs", choices = { "random", "epochs", "given" },
-      help = data.order.help .. "; given: as stored, again and again" },
+      help = "random: with repetition; epochs: every sample once per epoch; given: as stored, again and again" },
     { name = "last", kind = "text", optional = true, choices = { "drop", "pad", "error" },
       help = "for the samples of an epoch that fill no batch: omit them, add copies whose targets are ignored, or " ..
         "fail; by default the next epoch completes the batch" },

@@ -1,9 +1,10 @@
 -- prun.data.bytes: one or several files of any kind; each byte is a token, so the vocabulary is 256.
 
 local data = require "prun.data"
+local documents = require "prun.data.documents"
 
 return data.source("bytes", {
-  entries = {
+  entries = documents.with {
     { name = "path", kind = "text",
       help = "the file, or a pattern; looked for here, beside the plan, then among prun's plans" },
     { name = "context", kind = "integer", optional = true, least = 1, most = 70368744177664,
@@ -12,7 +13,8 @@ return data.source("bytes", {
     data.document_end,
   },
   vocab = 256,
-  inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
+  inputs = documents.inputs,
+  settle = documents.settle,
   finish = function(source, result)
     local files, place = data.files(source, "path")
     for i, file in ipairs(files) do

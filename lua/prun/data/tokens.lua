@@ -3,6 +3,7 @@
 -- tokens are concatenated in the order of the names.
 
 local data = require "prun.data"
+local documents = require "prun.data.documents"
 
 local elements = { uint16 = "u16", uint32 = "u32" }
 local widths = { u16 = 2, u32 = 4 }
@@ -41,7 +42,7 @@ local function described(file, opt, place)
 end
 
 return data.source("tokens", {
-  entries = {
+  entries = documents.with {
     { name = "path", kind = "text",
       help = "the file, or a pattern; looked for here, beside the plan, then among prun's plans" },
     { name = "skip_bytes", kind = "integer", optional = true, least = 0, most = 70368744177664,
@@ -55,7 +56,8 @@ return data.source("tokens", {
     data.order,
     data.document_end,
   },
-  inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
+  inputs = documents.inputs,
+  settle = documents.settle,
   finish = function(source, result)
     local files, place = data.files(source, "path")
     for i, file in ipairs(files) do

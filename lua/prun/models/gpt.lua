@@ -21,8 +21,8 @@ return prun.model("gpt", {
   dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0, below = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
-  local width, eps, normal = opt.width, opt.eps, { "normal", 0.02 }
-  local thirds, kernel = { width, width, width }, { kernel = opt.kernel }
+  local width, eps, normal, at = opt.width, opt.eps, { "normal", 0.02 }, rawget(batch, "positions")  -- of documents
+  local thirds, seen = { width, width, width }, { kernel = opt.kernel, documents = rawget(batch, "documents") }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- keeps the scale of the residual stream
 
   local hidden, rows = opt.hidden > 0 and opt.hidden or 4 * width, opt.positions > 0 and opt.positions or opt.context
@@ -35,13 +35,13 @@ return prun.model("gpt", {
   local x = nn.unit("embed", function()
     local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
     local positions = nn.parameter("position.weight", { rows, width }, normal)
-    return drop(nn.embedding(batch.tokens, table, positions))
+    if not at then return drop(nn.embedding(batch.tokens, table, positions)) end
+    return drop(nn.embedding(batch.tokens, table) + nn.embedding(at, positions))
   end)
-
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x, eps), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, kernel), width, { init = residual }))
+      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, seen), width, { init = residual }))
       local up = activate(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), form)
       return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)

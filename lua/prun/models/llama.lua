@@ -24,7 +24,7 @@ return prun.model("llama", parts.options {
   local x = parts.embed(opt, batch)
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local mixed = parts.attend("llama", opt, i, x)
+      local mixed = parts.attend("llama", opt, i, x, batch)
       local inner = parts.norm(opt, "ln2", mixed)
       local active
       if opt.mlp == "swiglu" then

@@ -49,14 +49,14 @@ end
 function parts.norm(opt, name, x) return nn[opt.norm](name, x, opt.eps) end
 
 -- Returns x plus its attention, within block i of the model called `model`.
-function parts.attend(model, opt, i, x)
+function parts.attend(model, opt, i, x, batch)
   local width, heads, biased = opt.width, opt.heads, opt.attention_bias or false
   if opt.head_size == 0 and width % heads ~= 0 then
     host.fail(("the model %s: width %d is not divisible by %d heads"):format(model, width, heads))
   end
   local size = opt.head_size > 0 and opt.head_size or width // heads
   local kv_heads = opt.kv_heads > 0 and opt.kv_heads or heads
-  local queries, shared = heads * size, kv_heads * size
+  local queries, shared, runs = heads * size, kv_heads * size, rawget(batch, "documents")  -- of packed data
   local qkv = nn.linear("qkv", parts.norm(opt, "ln1", x), queries + 2 * shared,
     { init = normal, bias = biased or opt.qkv_bias, blocks = { queries, shared, shared } })
   local rotated = opt.unrotated == 0 or (i + 1) % opt.unrotated ~= 0
@@ -64,9 +64,9 @@ function parts.attend(model, opt, i, x)
     size = size, heads = heads + kv_heads, base = opt.base,
     scaling = opt.rope_type == "default" and "none" or opt.rope_type, factor = opt.rope_factor,
     low_freq_factor = opt.low_freq_factor, high_freq_factor = opt.high_freq_factor,
-    original_context = opt.original_context,
+    original_context = opt.original_context, positions = rawget(batch, "positions"),
   })
-  local seen = nn.attention(turned, heads, { kv_heads = kv_heads, kernel = opt.kernel })
+  local seen = nn.attention(turned, heads, { kv_heads = kv_heads, kernel = opt.kernel, documents = runs })
   return x + nn.linear("proj", seen, width, { init = parts.residual(opt), bias = biased })
 end
 

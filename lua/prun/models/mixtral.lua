@@ -19,7 +19,7 @@ return prun.model("mixtral", parts.options {
   local x = parts.embed(opt, batch)
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local mixed = parts.attend("mixtral", opt, i, x)
+      local mixed = parts.attend("mixtral", opt, i, x, batch)
       return mixed + nn.moe("moe", parts.norm(opt, "ln2", mixed), {
         experts = opt.experts, choices = opt.choices, aux = 0, loads = loads, hidden = hidden, gated = true,
         init = { "normal", 0.02 }, down_init = parts.residual(opt),

@@ -17,17 +17,17 @@ return prun.model("moe", {
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- keeps the scale of the residual stream
-
+  local at, seen = rawget(batch, "positions"), { documents = rawget(batch, "documents") }  -- of packed data
   local x = nn.unit("embed", function()
     local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
     local positions = nn.parameter("position.weight", { opt.context, width }, normal)
-    return nn.embedding(batch.tokens, table, positions)
+    if not at then return nn.embedding(batch.tokens, table, positions) end
+    return nn.embedding(batch.tokens, table) + nn.embedding(at, positions)
   end)
-
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual })
+      local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads, seen), width, { init = residual })
       return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
         experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
         init = normal, down_init = residual,

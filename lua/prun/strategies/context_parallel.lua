@@ -6,6 +6,8 @@ local prun = require "prun"
 
 return prun.strategy("context_parallel", {
   axis = { "cp", "mesh axis over which tokens are split" },
+  share = { "zigzag", "a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside " ..
+            "documents costs the same, for packed data", choices = { "zigzag", "documents" } },
   bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
 }, function(unit, opt)
   unit:after("backward", function()

@@ -179,7 +179,7 @@ template <class OfQueries, class OfKeys>
 std::unique_ptr<Kernel> make(const AttentionBackward<bf16>& a) {
   const dim3 queries = prepare<false, OfQueries>(a.sizes), keys = prepare<true, OfKeys>(a.sizes);
   return kernel_of([a, queries, keys](cudaStream_t stream) {
-    run_dots(a, stream);
+    run_dots(dots_of(a), stream);
     launch(backward_kernel<false, OfQueries>, queries, OfQueries::kThreads, OfQueries::kBytes, stream, a);
     launch(backward_kernel<true, OfKeys>, keys, OfKeys::kThreads, OfKeys::kBytes, stream, a);
   });

@@ -1,6 +1,7 @@
 // prun.data.random: normal numbers and uniform ids, functions of the seed and the sample's global index.
 #include <algorithm>
 
+#include "exec/batch/document_layout.h"
 #include "exec/batch/sample_source.h"
 #include "prun/philox.h"
 
@@ -12,8 +13,28 @@ class RandomSource final : public SampleSource {
   explicit RandomSource(const SourceContext& context)
       : source_(context.source), use_(context.use), seed_(context.seed) {}
 
+  void add(const BatchOutput& out) override {
+    if (source_.capacity == 0) return;
+    tokens_ = out.whole() / (DocumentLayout::has(out) && out.name != "positions" ? 2 : 1);
+  }
+
+  bool balances() const override { return tokens_ > 0; }
+  std::vector<int64_t> shares(int64_t sample, int64_t ranks) override {
+    lay_out(sample);
+    return layout_.shares(ranks);
+  }
+  double cost(int64_t sample) override {
+    lay_out(sample);
+    return layout_.cost();
+  }
+
   void fill(std::span<const BatchOutput> outputs, int64_t slot, int64_t sample, const std::vector<void*>& to) override {
+    if (tokens_ > 0) lay_out(sample);
     for (const BatchOutput& out : outputs) {
+      if (tokens_ > 0 && DocumentLayout::has(out)) {
+        layout_.fill(out, static_cast<int32_t*>(to[out.at]) + slot * out.per_sample);
+        continue;
+      }
       const uint64_t key = sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline stage may need only one of them
       if (out.dtype != Dtype::i32) {
         normals(out, key, slot, sample, to[out.at]);
@@ -26,6 +47,18 @@ class RandomSource final : public SampleSource {
   }
 
  private:
+  // Draws the documents of a stream: lengths from 1 to half of it.
+  void lay_out(int64_t sample) {
+    constexpr uint64_t kLengths = uint64_t{1} << 33;  // apart from the keys of samples and masks
+    layout_.clear(tokens_);
+    while (layout_.size() < tokens_) {
+      const uint64_t place = static_cast<uint64_t>(sample * tokens_ + layout_.size());
+      const int64_t length =
+          philox::integer(seed_, sample_key(use_) + kLengths, place, 1, std::max<int64_t>(1, tokens_ / 2));
+      layout_.add(std::min(length, tokens_ - layout_.size()));
+    }
+  }
+
   void normals(const BatchOutput& out, uint64_t key, int64_t slot, int64_t sample, void* to) const {
     const auto draw = [&](int64_t element, int64_t count, float* numbers) {
       random_normals(seed_, key, static_cast<uint64_t>(sample * out.whole() + element), count, numbers);
@@ -65,6 +98,8 @@ class RandomSource final : public SampleSource {
   DataSource source_;
   SampleUse use_;
   uint64_t seed_;
+  int64_t tokens_ = 0;  // of a stream of documents; 0 = the model has no documents
+  DocumentLayout layout_;
 };
 
 }  // namespace

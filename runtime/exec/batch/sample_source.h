@@ -30,17 +30,23 @@ struct BatchOutput {
   size_t at;                                               // index among the tensors
   std::optional<TokenPositions> positions = std::nullopt;  // positions of the rank's tokens; none = it has all
   int64_t per_token = 1;                                   // elements of a token
+  std::span<const int64_t> tokens = {};  // positions of the rank's tokens, if they differ from sample to sample
   std::optional<int64_t> ignored = std::nullopt;  // targets of this value do not count, and others are below `classes`
   int64_t classes = 0;
   bool is_target() const { return name == "y" || name == "targets"; }
   bool ignores(int64_t id) const { return ignored && id == *ignored; }
   int64_t whole() const { return positions ? positions->whole() * per_token : per_sample; }  // elements of a sample
   // Returns the index in the whole sample of the rank's element.
-  int64_t element(int64_t i) const { return positions ? positions->of(i / per_token) * per_token + i % per_token : i; }
+  int64_t element(int64_t i) const {
+    if (!tokens.empty()) return tokens[i / per_token] * per_token + i % per_token;
+    return positions ? positions->of(i / per_token) * per_token + i % per_token : i;
+  }
   // Calls use(i, element, count) for each run of the rank's elements that is contiguous in the whole sample.
   template <class Use>
   void for_runs(const Use& use) const {
-    const int64_t run = positions ? std::min(positions->chunk * per_token, per_sample) : per_sample;
+    const int64_t run = !tokens.empty() ? per_token
+                        : positions     ? std::min(positions->chunk * per_token, per_sample)
+                                        : per_sample;
     for (int64_t i = 0; i < per_sample; i += run) use(i, element(i), run);
   }
 };
@@ -67,10 +73,18 @@ class SampleSource {
   // Writes sample `sample` of each output to slot `slot` of the output's tensor in `to`. One thread at a time.
   virtual void fill(std::span<const BatchOutput> outputs, int64_t slot, int64_t sample,
                     const std::vector<void*>& to) = 0;
+  // Returns the number of targets of the sample that are not kIgnoredTarget, if no token has to be read for it.
+  virtual std::optional<int64_t> counted_targets(const BatchOutput&, int64_t /*sample*/) { return std::nullopt; }
+  // Divides the tokens of a sample over `ranks` ranks by the cost of their attention. Returns their positions, those of
+  // the first rank first, each rank's in order.
+  virtual std::vector<int64_t> shares(int64_t sample, int64_t ranks);
   virtual std::string path(const BatchOutput&) const { return ""; }  // its file, for messages; "" = none
   virtual bool reads_ahead() const { return true; }                  // false: filling is cheap
-  virtual void await(bool /*begins*/) {}                             // the step begins or ends to wait for a batch
-  virtual void stop() {}                                             // ends a wait in begin_batch; any thread
+  // Whether samples cost differently, so that those of a batch are ordered by data/packed_documents.h's balanced_order.
+  virtual bool balances() const { return false; }
+  virtual double cost(int64_t /*sample*/) { return 1; }  // of its attention; any unit
+  virtual void await(bool /*begins*/) {}                 // the step begins or ends to wait for a batch
+  virtual void stop() {}                                 // ends a wait in begin_batch; any thread
 
  protected:
   SampleSource() = default;
@@ -82,6 +96,7 @@ std::unique_ptr<SampleSource> make_index_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_random_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_arrays_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_tokens_source(const SourceContext& context);
+std::unique_ptr<SampleSource> make_documents_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_feed_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_sample_source(const SourceContext& context);  // by DataSource::kind
 

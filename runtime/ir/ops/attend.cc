@@ -142,11 +142,12 @@ const OpDef attend = {.name = "attend",
                       .infer = infer_attend,
                       .derive = derive_attend,
                       .cost = cost_attend};
-const OpDef attend_grad = {.name = "attend_grad",
-                           .role = OpRole::derivative,
-                           .shapes =
-                               "q [..,D], k, v, out [..,E], dout as out, lse #R*heads, ... -> dq as q, dk as k, dv as "
-                               "v",
-                           .cost = cost_attend_grad};
+const OpDef attend_grad = {
+    .name = "attend_grad",
+    .role = OpRole::derivative,
+    .shapes =
+        "q [B,T,W], k [B,S,C], v [B,S,X], out [B,T,D], dout as out, lse #B*T*heads, ... -> dq as "
+        "q, dk as k, dv as v; W*kv_heads = C*heads, X*heads = D*kv_heads",
+    .cost = cost_attend_grad};
 
 }  // namespace prun::ops

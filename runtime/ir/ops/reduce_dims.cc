@@ -85,7 +85,7 @@ void derive_softmax(GradientBuilder& builder, const NodeView& node) {
   const ValueId x = node.inputs[0], y = node.outputs[0];
   if (!builder.wants(x)) return;
   Attrs attrs = node.attrs;
-  for (const char* name : {"causal", "window", "attention"}) attrs.erase(name);  // y is 0 there, and so is its gradient
+  for (const char* name : {"causal", "window", "reason"}) attrs.erase(name);  // y is 0 there, and so is its gradient
   builder.contribute(x, builder.emit(softmax_grad, {y, builder.gradient(y)}, {builder.type(x)}, attrs)[0]);
 }
 

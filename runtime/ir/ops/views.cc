@@ -234,7 +234,7 @@ void derive_expand(GradientBuilder& builder, const NodeView& node) {
 void derive_gather_rows(GradientBuilder& builder, const NodeView& node) {
   const ValueId x = node.inputs[0], ids = node.inputs[1];
   if (!builder.wants(x)) return;
-  Attrs attrs;
+  Attrs attrs = node.attrs;
   attrs.set("rows", builder.type(x).shape[builder.type(ids).shape.size() - 1]);
   builder.contribute(
       x, builder.emit(gather_rows_grad, {ids, builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);

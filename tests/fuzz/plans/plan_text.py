@@ -89,12 +89,23 @@ def block_lines(parts, mixer, mlp):
         return f"nn.dropout({x}, {parts['drop_rate']})" if parts["drop"] == place else x
 
     lines = []
-    if mixer:
+    rules = parts.get("rules", "")
+    if mixer and (rules or parts.get("separate")):
+        given = normed("ln1", "x")
+        lines.append(f"local given = {given}")
+        for name, columns, count in (("q", q, heads), ("k", kv, kv_heads), ("v", kv, kv_heads)):
+            made = f'nn.linear("{name}", given, {columns}, {{ bias = {bias} }})'
+            turned = f"nn.rotary({made}, {{ size = {size}, heads = {count} }})"
+            lines.append(f"local {name} = {turned if parts['rotary'] and name != 'v' else made}")
+        lines.append(f"local seen = nn.attention {{ q = q, k = k, v = v, heads = {heads}, kv_heads = {kv_heads}, "
+                     f"causal = {value(parts['causal'])}{rules} }}")
+    elif mixer:
         blocks = f", blocks = {{ {q}, {kv}, {kv} }}" if parts["blocks"] else ""
         lines.append(f'local qkv = nn.linear("qkv", {normed("ln1", "x")}, {q + 2 * kv}, {{ bias = {bias}{blocks} }})')
         if parts["rotary"]:
             lines.append(f"qkv = nn.rotary(qkv, {{ size = {size}, heads = {heads + kv_heads} }})")
         lines.append(f"local seen = nn.attention(qkv, {heads}, {{ kv_heads = {kv_heads}, causal = {value(parts['causal'])} }})")
+    if mixer:
         proj = dropped("residual", f'nn.linear("proj", seen, {width}, {{ bias = {bias} }})')
         lines.append(f"x = {plus}{proj}")
     if mlp in ("moe", "moe_gated"):

@@ -230,7 +230,20 @@ def draw_own_model(draw, axes, strategies):
             parts["capacity"] = draw.one(1.0, 1.25, 2.0)
     if parts["mlp"] == "none" and (tp == 1 or draw.chance(0.5)):
         parts["attention"] = True
+    if draw.chance(0.35):
+        draw_separate(draw, axes, parts)
     return {"word": "own", "options": parts}
+
+
+def draw_separate(draw, axes, parts):
+    """Attention of separate q, k and v; with fewer heads of keys than ranks, or with rules that need another op."""
+    parts["separate"] = True
+    if draw.chance(0.3):
+        parts["kv_heads"] = 1
+    if draw.chance(0.6):
+        parts["rules"] = draw.one(", window = 3", ", softcap = 2.0, scale = 0.5", ", scale = 1.0",
+                                  f", bias = nn.parameter(\"bias\", {{ {parts['heads']}, {parts['context']}, {parts['context']} }}, "
+                                  '{ "normal", 0.5 })')
 
 
 def draw_flat_model(draw, axes, strategies):

@@ -7,8 +7,6 @@
 //      masked by          index, [key][query]   nothing (rules alone)   index
 //
 // Surprising fact: unseen scores are -inf in memory, and their probabilities are set to 0, since 2^t clamps t.
-#include "prun/sdk/key_rules.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +20,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vectors.h"
+#include "prun/sdk/key_rules.h"
 
 namespace prun::cpu {
 namespace {
