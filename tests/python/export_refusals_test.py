@@ -110,15 +110,14 @@ class Refusals(unittest.TestCase):
             self.assertIn(text, export(refused.Attention(change), IDS).plan)
         window = refused.Attention(is_causal=False, attn_mask=torch.ones(6, 6).tril().triu(-2).bool())
         self.assertIn("window = 3", export(window, IDS).plan)
-        self.refused(refused.NoProjection(), IDS, "not the heads of one linear layer each", "each from one nn.Linear",
-                     line=line_of(refused.NoProjection()))
+        self.assertIn("nn.attention { q = ", export(refused.NoProjection(), IDS).plan)
 
     def test_attention_by_parts(self):
         self.assertIn("causal = false", export(refused.ByParts(), IDS).plan)
         bias = torch.nn.Parameter(torch.zeros(2, 6, 6))
         for module, problem, hint in [
             (refused.ByParts(dim=-2), "softmax over dim -2", "softmax(scores, dim=-1)"),
-            (refused.ByParts(lambda s: torch.sigmoid(s / 50) * 50), "changed other than by a factor", "prun has these"),
+            (refused.ByParts(lambda s: s + s ** 3), "changed other than by a factor", "prun has these"),
             (refused.ByParts(lambda s: s + torch.arange(6.0)), "numbers that are added to the scores", "rotary"),
             (refused.ByParts(lambda s: torch.nn.functional.dropout(s, 0.1)), "not q @ k.T with a", "F.scaled_dot"),
         ]:
