@@ -29,6 +29,11 @@ FAMILIES = {
     "Llama 3.1": lambda: of_transformers("Llama", **ROTARY, rope_parameters=dict(
         rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=16)),
+    "Llama with YaRN": lambda: of_transformers("Llama", **ROTARY, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64)),
+    "Phi-3 with LongRoPE": lambda: of_transformers("Phi3", **ROTARY, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[2.0] * 8,
+        original_max_position_embeddings=64, factor=4.0)),
     "Mistral": lambda: of_transformers("Mistral", **ROTARY),
     "Qwen2": lambda: of_transformers("Qwen2", **ROTARY),
     "Starcoder2": lambda: of_transformers("Starcoder2", **ROTARY, residual_dropout=0.0, embedding_dropout=0.0),
@@ -42,8 +47,9 @@ FAMILIES = {
     "StableLM": lambda: of_transformers("StableLm", **ROTARY, use_qkv_bias=True),
     "GLM": lambda: of_transformers("Glm", **ROTARY, head_dim=16, partial_rotary_factor=0.5),
     "Mistral with windows": lambda: of_transformers("Mistral", **ROTARY, sliding_window=8),
-    "Qwen3": lambda: of_transformers("Qwen3", **ROTARY, head_dim=16),
-    "OLMo 2": lambda: of_transformers("Olmo2", **ROTARY),
+    # Norms after small weights amplify the rounding of f32, so that these have larger ones or fewer layers.
+    "Qwen3": lambda: of_transformers("Qwen3", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16),
+    "OLMo 2": lambda: of_transformers("Olmo2", **{**ROTARY, "num_hidden_layers": 2, "initializer_range": 0.2}),
     "Gemma 2": lambda: of_transformers("Gemma2", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16, attention_dropout=0.0),
     "Gemma 3": lambda: of_transformers("Gemma3", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16),
     "Nemotron": lambda: of_transformers("Nemotron", **ROTARY),
@@ -53,7 +59,7 @@ FAMILIES = {
         max_position_embeddings=64, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
     "GPT-J": lambda: of_transformers(
         "GPTJ", vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, rotary_dim=8, n_positions=64, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.06),
     "Falcon": lambda: of_transformers(
         "Falcon", vocab_size=VOCAB, hidden_size=64, ffn_hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
         new_decoder_architecture=True, num_kv_heads=2, alibi=False, hidden_dropout=0.0, attention_dropout=0.0,

@@ -35,16 +35,21 @@ class Wide(TorchFunctionMode):
 def exact_angles(module):
     """Replaces rotary frequencies, which transformers rounds to f32, by those in f64."""
     for one in module.modules():
-        if hasattr(one, "inv_freq"):
-            count = one.inv_freq.numel()
+        for name, frequencies in list(one.named_buffers(recurse=False)):
+            if not name.endswith("inv_freq") or not hasattr(one, "config"):
+                continue
+            count = frequencies.numel()
             given = one.config.rope_parameters
+            given = given.get(name.removesuffix("_inv_freq").removesuffix("_original"), given)  # by the kind of layer
+            if given["rope_type"] not in ("default", "linear", "llama3"):
+                continue  # the exporter reads the rounded ones
             speeds = given["rope_theta"] ** (-torch.arange(count, dtype=torch.float64) / count)
             if given["rope_type"] == "llama3":
                 turns = given["original_max_position_embeddings"] * speeds / (2 * math.pi)
                 low, high = given["low_freq_factor"], given["high_freq_factor"]
                 kept = ((turns - low) / (high - low)).clamp(0, 1)
                 speeds = speeds * (kept + (1 - kept) / given["factor"])
-            one.inv_freq.copy_(speeds)
+            frequencies.copy_(speeds)
 
 
 def loss_of(module, batch):

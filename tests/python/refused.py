@@ -132,14 +132,6 @@ class NoDims(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class NoShift(Two):
-    def forward(self, x, y):
-        h = F.layer_norm(self.a(x), (8,), self.norm.weight)  # here
-        return F.mse_loss(self.b(h), y)
-
-
-
-
 class Outer(Two):
     def forward(self, x, y):
         h = self.a(x)
@@ -204,14 +196,6 @@ class TensorHook(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class NoShiftByParts(Two):
-    def forward(self, x, y):
-        h = self.a(x)
-        h = h - h.mean(-1, keepdim=True)
-        h = self.norm.weight * (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6))  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class Experts(Two):
     def forward(self, x, y):
         weights, _ = self.b(x).softmax(-1).topk(2)  # here
@@ -264,10 +248,14 @@ class ByParts(Attention):
 class NoProjection(Attention):
     """Attention whose values are the normed input itself."""
 
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 32)
+
     def forward(self, ids, targets):
-        h = F.rms_norm(self.table(ids), (16,), self.out.bias)
-        q, k, _ = self.qkv(h).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, h.unflatten(-1, (2, 8)).transpose(1, 2), is_causal=True)  # here
+        h = F.rms_norm(self.table(ids), (16,))
+        q, k = self.qkv(h).unflatten(-1, (2, 2, 8)).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, h.unflatten(-1, (2, 8)).transpose(1, 2), is_causal=True)
         return F.cross_entropy(self.out(y.transpose(1, 2).flatten(2)).flatten(0, 1), targets.flatten())
 
 

@@ -81,7 +81,7 @@ class Op:
     `text`: a Lua expression with {0}, {1} for inputs, {layer} for the layer's quoted name and {ROLE} for the quoted
     name of each of `tables`. `weights`: the layer's tensors by suffix, ".weight" and ".bias". `tables`: parameters that
     the expression names itself, by role. `again`: the op that owns the weight, if this one uses another's. `node`: the
-    traced node, which determines the unit. `role`: the name that strategies look for, "" = none, if the rule knows it.
+    traced node, which determines the unit. `role`: the name that strategies look for, "" = none, if the rule sets it.
     """
 
     kind: str

@@ -334,16 +334,32 @@ def tokens_of(builder: Builder, one: Heads) -> Op:
         chosen = None if source is None else builder.traced.selection(found.x)
         plain = torch.arange(math.prod(shape)).reshape(one.batch, one.tokens, count, size)
         plain = plain.transpose(1, 2) if one.by_heads else plain
-        if source is not None and chosen is not None and torch.equal(chosen[1].reshape(plain.shape), plain):
-            x = builder.value(source)
+        layer = None if source is None else read_layer(builder, source)
+        whole = chosen is not None and chosen[1].numel() == plain.numel() and torch.equal(chosen[1].reshape(plain.shape), plain)
+        if source is not None and (whole or layer is not None):
+            x = _layer_or_value(builder, found.x, source, shape)
             if x.shape == shape:
                 x = builder.emit("reshape", f"{{0}}:unflatten(2, {{{{ {count}, {size} }}}})", [x], one.origin,
                                  shape=(*shape[:2], count, size))
                 return _flat(builder, norms.emit(builder, one.origin, found, x), one.origin)
-    x = operand(builder, one.origin)
+    try:
+        x = operand(builder, one.origin)
+    except ExportError as error:
+        raise refuse(one.origin, "queries, keys or values that are changed between their linear layer and the attention",
+                     f"prun has rotary positions, norms of heads and a factor there ({error.problem})") from error
     if one.by_heads:
         x = builder.emit("permute", "{0}:transpose(1, 2)", [x], one.origin, shape=(*shape[:2], count, size))
     return _flat(builder, x, one.origin) if x.shape == (*shape[:2], count, size) else reshaped(builder, x, shape, one.origin)
+
+
+def _layer_or_value(builder: Builder, x: Node, source: Node, shape: tuple[int, ...]) -> Op:
+    """Returns the heads x that are views of `source` as [batch, tokens, heads * size]."""
+    layer = read_layer(builder, source)
+    heads = None if layer is None else _read_heads(builder, x, x, source, False)
+    if layer is None or heads is None or heads.rotation is not None or heads.factor != 1 or torch.equal(
+            heads.columns.reshape(-1), torch.arange(layer.out)):
+        return builder.value(source)
+    return emit_layer(builder, source, [(layer, heads.columns.reshape(-1))])
 
 
 def _flat(builder: Builder, x: Op, node: Node) -> Op:

@@ -100,7 +100,7 @@ def _match(builder: Builder, node: Node) -> Norm | None:
     values = [torch.randn(width, generator=generator, dtype=torch.float64) for _ in own]
     result = traced.evaluate(node, {x: rows, **dict(zip(own, values))})
     names = [traced.parameters[one] for one in own]
-    orders = {0: [(None, None)], 1: [(0, None)], 2: [(0, 1), (1, 0)]}[len(own)]
+    orders: list[tuple[int | None, int | None]] = [[(None, None)], [(0, None)], [(0, 1), (1, 0)]][len(own)]  # type: ignore[assignment]
     for eps in [*small, 0.0]:
         for (scale, shift), kind, plus in itertools.product(orders, ("rmsnorm", "layernorm"), (False, True)):
             if kind == "rmsnorm" and shift is not None or plus and scale is None:
@@ -130,7 +130,8 @@ def read(builder: Builder, node: Node) -> Norm | None:
     """Returns the norm that a node is: nn.LayerNorm, nn.RMSNorm, or one of these by parts."""
     if node not in builder.norms:
         builder.norms[node] = _read(builder, node)
-    return builder.norms[node]
+    found: Norm | None = builder.norms[node]
+    return found
 
 
 def _read(builder: Builder, node: Node) -> Norm | None:

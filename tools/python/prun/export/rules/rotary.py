@@ -29,11 +29,12 @@ class Rotation:
     base: float
     interleaved: bool
     size: int
-    scaling: str = "none"  # or "linear", "llama3"
+    scaling: str = "none"  # or "linear", "llama3", "longrope"
     factor: float = 1.0
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
+    factors: tuple[float, ...] = ()  # "longrope": of each pair
 
     def angles(self) -> Tensor:
         """Returns the angle of each pair from one token to the next, in radians."""
@@ -41,6 +42,8 @@ class Rotation:
         plain = torch.tensor(self.base, dtype=torch.float64) ** (-2 * pairs / self.size)
         if self.scaling == "linear":
             return plain / self.factor
+        if self.scaling == "longrope":
+            return plain / torch.tensor(self.factors, dtype=torch.float64)
         if self.scaling == "llama3":
             kept = ((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
             return (1 - kept) * plain / self.factor + kept * plain
@@ -69,6 +72,8 @@ class Rotation:
         given += [] if self.base == 10000 else [f"base = {number_text(self.base)}"]
         if self.scaling != "none":
             given += [f'scaling = "{self.scaling}"', f"factor = {number_text(self.factor)}"]
+        if self.scaling == "longrope":
+            given[-1] = f"factors = {{{{ {', '.join(map(number_text, self.factors))} }}}}"
         if self.scaling == "llama3":
             given += [f"low_freq_factor = {number_text(self.low)}", f"high_freq_factor = {number_text(self.high)}",
                       f"original_context = {self.original}"]
@@ -112,7 +117,23 @@ def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int) -
                 if ((wanted / angles - 1).abs() <= relative).all() and (
                         ((at * wanted).cos() - cos).abs() <= _CLOSE * (at + 1)).all():
                     return one
+        one = _by_factors(angles, cos, sin, size, interleaved)
+        if (((at * one.angles()).cos() - cos).abs() <= _CLOSE * (at + 1)).all():
+            return one
     return None
+
+
+def _by_factors(angles: Tensor, cos: Tensor, sin: Tensor, size: int, interleaved: bool) -> Rotation:
+    """Returns a rotation with a factor for each pair (YaRN, LongRoPE), from the angles up to the last token."""
+    token = 1
+    while token < len(cos):  # each time the angle is known precisely enough to count whole turns of twice as many tokens
+        measured = torch.atan2(sin[token], cos[token])
+        turns = ((angles * token - measured) / (2 * math.pi)).round()
+        angles = (measured + 2 * math.pi * turns) / token
+        token = token * 2 if token * 2 < len(cos) or token == len(cos) - 1 else len(cos) - 1
+    plain = Rotation(1e4, interleaved, size).angles()
+    factors = tuple(float(f"{float(one):.13g}") for one in plain / angles)
+    return Rotation(1e4, interleaved, size, "longrope", 1.0, factors=factors)
 
 
 def problem_of(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> tuple[str, str]:
