@@ -1,6 +1,7 @@
 // Cases for every compute op, on which each device's kernels are compared with the reference device.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ir/program.h"
@@ -20,7 +21,7 @@ struct OpLine {
 };
 
 struct Case {
-  const char* name;
+  std::string name;
   std::vector<Slot> slots;
   OpLine op;
   std::vector<OpLine> before = {};  // executed by the reference

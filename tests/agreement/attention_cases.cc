@@ -91,8 +91,8 @@ std::vector<Case> attention_cases() {
       f.add("rotary, Llama 3's scaling", {"rotary x > y", attrs});
       for (auto& [form, turn] : rotary_forms(size)) {
         turn.set("heads", int64_t{3}), turn.set("chunks", chunks), turn.set("tokens_axis", std::string("dp"));
-        f.add(("rotary" + std::string(form)).c_str(), {"rotary x > y", turn});
-        f.add(("rotary in place" + std::string(form)).c_str(), {"rotary x > x", turn});
+        f.add("rotary" + std::string(form), {"rotary x > y", turn});
+        f.add("rotary in place" + std::string(form), {"rotary x > x", turn});
       }
     }
   return out;
@@ -122,8 +122,8 @@ std::vector<Case> decode_cases() {
     f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
     for (auto& [form, attrs] : rotary_forms(s.size)) {
       attrs.set("heads", s.heads);
-      f.add(("rotary_at" + std::string(form)).c_str(), {"rotary_at qkv at > turned", attrs});
-      f.add(("rotary_at far" + std::string(form)).c_str(), {"rotary_at qkv far > qkv", attrs});
+      f.add("rotary_at" + std::string(form), {"rotary_at qkv at > turned", attrs});
+      f.add("rotary_at far" + std::string(form), {"rotary_at qkv far > qkv", attrs});
     }
     Attrs scaled = turns;
     for (const auto& [name, value] :

@@ -36,9 +36,9 @@ class Family {
     }
   }
 
-  Case& add(const char* name, const Line& op, double tolerance = 1e-6, const std::vector<Line>& before = {},
+  Case& add(std::string name, const Line& op, double tolerance = 1e-6, const std::vector<Line>& before = {},
             const std::vector<Line>& apart = {}) {
-    Case made{.name = name, .slots = {}, .op = parse(op), .tolerance = tolerance};
+    Case made{.name = std::move(name), .slots = {}, .op = parse(op), .tolerance = tolerance};
     for (const Line& line : before) made.before.push_back(parse(line));
     for (const Line& line : apart) made.apart.push_back(parse(line));
     std::vector<OpLine*> lines = {&made.op};
