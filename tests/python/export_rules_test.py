@@ -226,7 +226,7 @@ class Rules(unittest.TestCase):
                 h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.gain)
                 return F.mse_loss(self.second(h) * self.level, y)
 
-        self.same(OnePlus(), self.rows(), "nn.rsqrt(")
+        self.same(OnePlus(), self.rows(), "affine = false }) * (1 + nn.parameter(")
 
     def test_token_types(self):
         """A row of a table added to each token, and positions added after it."""
@@ -313,7 +313,7 @@ class Rules(unittest.TestCase):
             with self.subTest(form):
                 ids, targets, _ = self.text()
                 lua = {"rotary": "base = 500 }", "interleaved pairs": "base = 500 }", "shared": "kv_heads = 2",
-                       "part of a head": "part = 4, base = 500 }", "interleaved part": "part = 4, base = 500 }",
+                       "part of a head": "part = 2 }", "interleaved part": "part = 2 }",
                        "linear scaling": 'base = 500, scaling = "linear", factor = 4 }',
                        "llama3 scaling": 'scaling = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, '
                                          "original_context = 16 }"}.get(form, "")
