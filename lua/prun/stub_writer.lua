@@ -190,7 +190,7 @@ local function fields_of(entries)
   return fields
 end
 
--- Returns the function with the most options whose options this one has, and the other options. Of equal ones the
+-- Returns the function with the most options whose options this one has, and the other options. Among equals, the
 -- first in the alphabet has no parent.
 local function parent_of(word, fields, all)
   local mine, best, most = {}, nil, 2
