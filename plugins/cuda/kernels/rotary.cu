@@ -92,24 +92,19 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     const int64_t low = row * r.width + head * r.size + (interleaved ? 2 * pair : pair);
     const int64_t high = low + (interleaved ? N : r.half);
     const float* angle = angles + row % length * 2 * r.half + pair;
-    Wide<T> a[N], b[N], to_low[N], to_high[N];
+    Wide<T> in[2][N], out[2][N];  // the packs at `low` and at `high`
     float cosine[N], sine[N];
-    load(x + low, a), load(x + high, b), load(angle, cosine), load(angle + r.half, sine);
+    load(x + low, in[0]), load(x + high, in[1]), load(angle, cosine), load(angle + r.half, sine);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float s = r.sign * sine[j];
-      if constexpr (interleaved) {
-        const bool in_low = 2 * j < N, next_in_low = 2 * j + 1 < N;  // in the first pack
-        const Wide<T> first = in_low ? a[2 * j % N] : b[2 * j % N];
-        const Wide<T> second = next_in_low ? a[(2 * j + 1) % N] : b[(2 * j + 1) % N];
-        (in_low ? to_low : to_high)[2 * j % N] = first * cosine[j] - second * s;
-        (next_in_low ? to_low : to_high)[(2 * j + 1) % N] = second * cosine[j] + first * s;
-      } else {
-        to_low[j] = a[j] * cosine[j] - b[j] * s;
-        to_high[j] = b[j] * cosine[j] + a[j] * s;
-      }
+      constexpr int kStep = interleaved ? 2 : 1;  // elements between the first ones of two pairs
+      const int first = kStep * j, second = interleaved ? first + 1 : N + j;
+      const Wide<T> a = in[first / N][first % N], b = in[second / N][second % N];
+      out[first / N][first % N] = a * cosine[j] - b * s;
+      out[second / N][second % N] = b * cosine[j] + a * s;
     }
-    store(y + low, to_low), store(y + high, to_high);
+    store(y + low, out[0]), store(y + high, out[1]);
   }
 }
 
