@@ -258,7 +258,16 @@ TEST(PlacementRules, ViewsMoveTheDimThatAnAxisSplits) {
   EXPECT_EQ(outcome("pad", {{{2, 4, 6}, kPartial}}, {{2, 5, 6}}, pad),
             "takes partial sums over tp for whole values: a reduction over tp is missing");
   EXPECT_EQ(outcome("concat", {{{2, 4}, shard(0)}, {{2, 3}, shard(0)}}, {{2, 7}}, with("dim", 1)), "S(0)");
-  EXPECT_EQ(outcome("concat", {{{2, 4}, shard(1)}, {{2, 3}, shard(1)}}, {{2, 7}}, with("dim", 1)), of_dim + "1");
+  EXPECT_EQ(outcome("concat", {{{2, 4, 6}, shard(1)}, {{2, 3, 6}, shard(1)}}, {{2, 7, 6}}, with("dim", 1)),
+            of_dim + "1");
+  // Columns of two blocks, 8 and 6 elements of the whole, each split by itself.
+  EXPECT_EQ(outcome("concat", {{{2, 4}, shard(1)}, {{2, 3}, shard(1)}}, {{2, 7}}, with("dim", 1)), "S(1)");
+  const AxisPlacement blocks = shard(1, cut_into({8, 6}, 2));
+  Attrs second = with("dim", 1);
+  second.set("start", 4), second.set("size", 3);
+  EXPECT_EQ(outcome("slice", {{{2, 7}, blocks}}, {{2, 3}}, second), "S(1)");
+  second.set("start", 3);
+  EXPECT_EQ(outcome("slice", {{{2, 7}, blocks}}, {{2, 3}}, second).substr(0, 21), "mixes the parts of tp");
   EXPECT_EQ(outcome("concat", {{{2, 4}, shard(0)}, {{2, 3}, kInvariant}}, {{2, 7}}, with("dim", 1)).substr(0, 8),
             "combines");
   EXPECT_EQ(outcome("expand", {{{2, 1, 6}, shard(2)}}, {{2, 5, 6}}, sizes("dims", {2, 5, 6})), "S(2)");
