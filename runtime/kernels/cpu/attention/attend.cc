@@ -137,7 +137,7 @@ void hide_by_rules(float* scores, const Block& block) {
           const Signed at = Signed{} + static_cast<int32_t>(key);
           float* s = scores + key * kQueryBlock + v;
           const Floats<lanes> x = load_lanes<lanes>(s), unseen = Floats<lanes>{} + kUnseen;
-          store_lanes<lanes>(s, (at >= from) & (at < to) ? x : unseen);
+          store_lanes<lanes>(s, ((at >= from) & (at < to)) ? x : unseen);
         }
       }
     };
