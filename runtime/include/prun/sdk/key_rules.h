@@ -32,7 +32,8 @@ struct KeyRules {
       if (query - window + 1 > range.first) range.first = query - window + 1;
       if (query + window < range.end) range.end = query + window;
     }
-    if (range.end < range.first) range.end = range.first;
+    if (range.end < 0) range.end = 0;
+    if (range.first > range.end) range.first = range.end;  // no key: both are within the keys
     return range;
   }
 };

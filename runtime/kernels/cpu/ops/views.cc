@@ -26,10 +26,10 @@ void expect_same_dtype(const OpView& view) {
   PRUN_CHECK(view.write(0).dtype == view.read(0).dtype, std::string(dtype_name(view.write(0).dtype)));
 }
 
-std::unique_ptr<Kernel> copies(const OpView& view, std::vector<StridedDim> dims, int64_t from, int64_t to) {
+std::unique_ptr<Kernel> copies(const OpView& view, const std::vector<StridedDim>& dims, int64_t from, int64_t to) {
   expect_same_dtype(view);
   const int64_t bytes = dtype_bytes(view.read(0).dtype);
-  return kernel_of([copy = StridedCopy(std::move(dims), bytes), x = bytes_in(view, 0) + from * bytes,
+  return kernel_of([copy = StridedCopy(dims, bytes), x = bytes_in(view, 0) + from * bytes,
                     y = bytes_out(view, 0) + to * bytes, threads = view.threads()] { copy.run(threads, x, y); });
 }
 
@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> make_permute(const OpView& view) {
     PRUN_CHECK(y.shape[i] == x.shape[order[i]], shape_text(y.shape));
     dims.push_back({y.shape[i], from[order[i]], to[i]});
   }
-  return copies(view, std::move(dims), 0, 0);
+  return copies(view, dims, 0, 0);
 }
 
 std::unique_ptr<Kernel> make_expand(const OpView& view) {
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> make_expand(const OpView& view) {
   PRUN_CHECK(y.shape.size() == x.shape.size(), shape_text(y.shape));
   std::vector<StridedDim> dims;
   for (size_t i = 0; i < to.size(); i++) dims.push_back({y.shape[i], x.shape[i] == y.shape[i] ? from[i] : 0, to[i]});
-  return copies(view, std::move(dims), 0, 0);
+  return copies(view, dims, 0, 0);
 }
 
 // A tensor as [outer, size, inner] around the op's dim.
