@@ -29,11 +29,6 @@ FAMILIES = {
     "Llama 3.1": lambda: of_transformers("Llama", **ROTARY, rope_parameters=dict(
         rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=16)),
-    "Llama with YaRN": lambda: of_transformers("Llama", **ROTARY, rope_parameters=dict(
-        rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64)),
-    "Phi-3 with LongRoPE": lambda: of_transformers("Phi3", **ROTARY, rope_parameters=dict(
-        rope_type="longrope", rope_theta=1e4, short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[2.0] * 8,
-        original_max_position_embeddings=64, factor=4.0)),
     "Mistral": lambda: of_transformers("Mistral", **ROTARY),
     "Qwen2": lambda: of_transformers("Qwen2", **ROTARY),
     "Starcoder2": lambda: of_transformers("Starcoder2", **ROTARY, residual_dropout=0.0, embedding_dropout=0.0),
