@@ -34,7 +34,7 @@ AxisOutcome mixes(const AxisView& axis, const AxisPlacements& reads, size_t read
 AxisOutcome reshape(const AxisView& axis, const AxisPlacements& reads) {
   if (!is_shard(reads[0])) return gives({reads[0]});
   const Shape &x = read_shape(axis, 0), &y = write_shape(axis);
-  const auto dim = static_cast<int>(reads[0].dim);
+  const int dim = static_cast<uint8_t>(reads[0].dim);
   if (dim >= std::ssize(x)) return mixes(axis, reads, 0);
   const int64_t before = count_before(x, dim);
   AxisPlacement placement = reads[0];

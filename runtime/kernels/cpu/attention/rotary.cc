@@ -34,7 +34,7 @@ struct Turn {
                                   [&](const char* name, double usual) { return attrs.number(name, usual); })),
         factor(attrs.number("attention_factor", 1)),
         interleaved(attrs.integer("interleaved") != 0) {}
-  auto operator<=>(const Turn&) const = default;
+  auto operator<=>(const Turn&) const = default;  // NOLINT(modernize-use-nullptr)
   int64_t half() const { return std::ssize(speeds); }
 };
 
