@@ -19,7 +19,8 @@ local function fail(word, message, ...)
 end
 
 local causal = { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" }
-local heads = { name = "heads", kind = "integer", least = 1, most = graph.most_elements, help = "of the queries" }
+local heads = { name = "heads", kind = "integer", least = 1, most = graph.most_elements,
+                help = "heads of the queries" }
 local kv_heads = { name = "kv_heads", kind = "integer", least = 1, most = graph.most_elements, optional = true,
                    help = "heads of keys and of values; by default as many" }
 local rules = {
@@ -29,12 +30,14 @@ local rules = {
     help = "batch.documents, [B, T, 2]: the first key of a token's document and the one after its last" },
   { name = "window", kind = "integer", least = 1, most = graph.most_elements, optional = true,
     help = "a query sees only keys less than this many tokens away" },
-  { name = "scale", kind = "number", above = 0, optional = true, help = "of the scores; by default 1 / sqrt(size)" },
+  { name = "scale", kind = "number", above = 0, optional = true,
+    help = "factor of the scores; by default 1 / sqrt(size)" },
   { name = "softcap", kind = "number", above = 0, optional = true,
     help = "scores become softcap · tanh(score / softcap), as in Gemma 2" },
   { name = "bias", kind = "tensor", optional = true,
     help = "added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]" },
-  { name = "dropout", kind = "number", least = 0, below = 1, default = 0.0, help = "share of the weights to zero" },
+  { name = "dropout", kind = "number", least = 0, below = 1, default = 0.0,
+    help = "share of the attention weights to zero" },
 }
 
 local function with_rules(entries)

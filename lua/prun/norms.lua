@@ -12,7 +12,7 @@ local ones, zeros = schema.convert("init", "ones"), schema.convert("init", "zero
 local eps = { name = "eps", kind = "number", default = 1e-5, least = 0, help = "added to the variance" }
 local eps_option = { name = "eps", kind = "number", optional = true, least = 0, help = "added to the variance" }
 local affine = { name = "affine", kind = "boolean", default = true,
-                 help = "learn what the norm promises; false: no parameters, as elementwise_affine = False" }
+                 help = "learn the parameters of the norm; false: it has none, as elementwise_affine = False" }
 local bias = { name = "bias", kind = "boolean", default = true, help = "learn a shift, too" }
 
 -- Defines a norm. Its options may follow x directly: nn.layernorm("ln", x, { bias = false }).

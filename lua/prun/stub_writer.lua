@@ -173,7 +173,11 @@ local function add_signatures()
       end
       if arguments.options then parts[#parts + 1] = ("options?: %s.options"):format(word) end
       local result = arguments[2] and arguments[2].kind == "fn" and "any" or op_results[family]
-      signatures[family][name] = ("fun(%s): %s"):format(table.concat(parts, ", "), result)
+      local signature = ("fun(%s): %s"):format(table.concat(parts, ", "), result)
+      if schema.registered[word .. ".separate"] then
+        signature = ("(%s)|(fun(options: %s.separate.options): %s)"):format(signature, word, result)
+      end
+      signatures[family][name] = signature
     end
   end
 end

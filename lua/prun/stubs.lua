@@ -271,28 +271,28 @@
 ---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
 ---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
 ---@field window? integer a query sees only keys less than this many tokens away
----@field scale? number of the scores; by default 1 / sqrt(size)
+---@field scale? number factor of the scores; by default 1 / sqrt(size)
 ---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
 ---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
----@field dropout? number share of the weights to zero (default 0)
+---@field dropout? number share of the attention weights to zero (default 0)
 ---@class prun.nn.attention.separate.options
 ---@field q prun.Tensor queries, [B, T, heads · size]
 ---@field k prun.Tensor keys, [B, S, kv_heads · size]
 ---@field v prun.Tensor values, [B, S, kv_heads · size of a value]
----@field heads integer of the queries
+---@field heads integer heads of the queries
 ---@field kv_heads? integer heads of keys and of values; by default as many
 ---@field causal? boolean a token sees those before it and itself; by default true if T is S
 ---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
 ---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
 ---@field window? integer a query sees only keys less than this many tokens away
----@field scale? number of the scores; by default 1 / sqrt(size)
+---@field scale? number factor of the scores; by default 1 / sqrt(size)
 ---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
 ---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
----@field dropout? number share of the weights to zero (default 0)
+---@field dropout? number share of the attention weights to zero (default 0)
 ---@class prun.nn.layernorm.options
 ---@field eps? number added to the variance
 ---@field bias? boolean learn a shift, too (default true)
----@field affine? boolean learn what the norm promises; false: no parameters, as elementwise_affine = False (default true)
+---@field affine? boolean learn the parameters of the norm; false: it has none, as elementwise_affine = False (default true)
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
@@ -320,23 +320,23 @@
 ---@field keep? boolean keep these dims, with the size 1 (default false)
 ---@class prun.nn.rmsnorm.options
 ---@field eps? number added to the variance
----@field affine? boolean learn what the norm promises; false: no parameters, as elementwise_affine = False (default true)
+---@field affine? boolean learn the parameters of the norm; false: it has none, as elementwise_affine = False (default true)
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
 ---@field part? integer elements of a head that turn, from the first; even; by default all
 ---@field interleaved? boolean elements 2i and 2i + 1 are a pair, as in GPT-J and Cohere, not i and i + size/2 (default false)
----@field positions? prun.Tensor of the tokens, i32 [B, T], such as batch.positions; by default 0, 1, 2 ...
+---@field positions? prun.Tensor positions of the tokens, i32 [B, T], such as batch.positions; by default 0, 1, 2 ...
 ---@field base? number pair i turns by base^(-2i/size) a token (default 10000)
----@field scaling? string of the angles, for contexts longer than the original one (default 'none')
----@field factor? number of scalings: angles become smaller by it (default 1)
----@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
----@field high_freq_factor? number of llama3: what turns more stays (default 4)
----@field original_context? integer of llama3, yarn and longrope, in tokens (default 8192)
----@field beta_fast? number of yarn: what turns more often in the original context stays (default 32)
----@field beta_slow? number of yarn: what turns less often becomes slower by the factor (default 1)
----@field truncate? boolean of yarn: the ramp between both has whole pairs (default true)
----@field factors? number[] of longrope, one of each pair: transformers' short_factor, or long_factor for longer samples
+---@field scaling? string scaling of the angles, for contexts longer than the original one (default 'none')
+---@field factor? number divides the angles that the scaling changes (default 1)
+---@field low_freq_factor? number llama3: pairs with fewer rotations in the original context are divided by factor (default 1)
+---@field high_freq_factor? number llama3: pairs with more rotations keep their angles (default 4)
+---@field original_context? integer original context of llama3, yarn and longrope, in tokens (default 8192)
+---@field beta_fast? number yarn: pairs with more rotations in the original context keep their angles (default 32)
+---@field beta_slow? number yarn: pairs with fewer rotations are divided by factor (default 1)
+---@field truncate? boolean yarn: the ramp between both begins and ends at whole pairs (default true)
+---@field factors? number[] longrope: a factor for each pair: transformers' short_factor, or long_factor for longer samples
 ---@field attention_factor? number multiplies the rotated elements; by default 1, with yarn and longrope the papers' function of the factor
 ---@class prun.nn.sum.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
@@ -533,7 +533,7 @@
 ---@field abs fun(x: prun.Tensor): prun.Tensor
 ---@field add fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
----@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
+---@field attention (fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor)|(fun(options: prun.nn.attention.separate.options): prun.Tensor)
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor

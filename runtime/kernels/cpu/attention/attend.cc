@@ -3,8 +3,9 @@
 // A block computes the keys from the first to the last one that any of its queries sees, so that the cost follows the
 // keys that are seen: the triangle of a causal mask, a window, or documents.
 //
-//      keys of a block:   first ─────── inner ─────────────── inner end ─── end
-//      masked by          index, [key][query]   nothing (rules alone)   index
+//      keys of a block      first ────────── inner ────────── inner_end ────────── end
+//      seen by              some queries     all queries      some queries
+//      compared             with each range  not              with each range
 //
 // Surprising fact: unseen scores are -inf in memory, and their probabilities are set to 0, since 2^t clamps t.
 #include <fmt/format.h>
@@ -224,11 +225,6 @@ void score_gradients(const Sizes& s, const Block& block, float* scores, float* d
     }
   });
 }
-
-struct Carve {
-  float* next;
-  float* operator()(int64_t floats) { return next += floats, next - floats; }
-};
 
 int64_t forward_floats(const Sizes& s) {
   return s.keys * (s.head_lanes + s.value_lanes) + kQueryBlock * (s.head + s.keys + s.value_lanes);

@@ -92,12 +92,6 @@ struct Destination {
   int64_t out_stride_;
 };
 
-// Divides scratch into arrays.
-struct Carve {
-  float* next;
-  float* operator()(int64_t floats) { return next += floats, next - floats; }
-};
-
 // Computes head h of one sample; qkv, out and lse are the sample's.
 template <class T>
 void forward_head(const Sizes& s, bool pairs, int64_t h, const HeadPrefetch& next, const T* qkv, T* out, float* lse,

@@ -60,4 +60,10 @@ struct ThreadScratch {
   float* of(int64_t thread) const { return reinterpret_cast<float*>(memory.data + thread * bytes); }
 };
 
+// Divides scratch into arrays.
+struct Carve {
+  float* next;
+  float* operator()(int64_t floats) { return next += floats, next - floats; }
+};
+
 }  // namespace prun::cpu

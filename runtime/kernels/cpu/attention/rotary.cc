@@ -80,7 +80,7 @@ struct Rotation {
   float sign;  // -1: the inverse
 };
 
-// Copies what is not rotated: each head's elements from `part` on, and the elements after the heads.
+// Copies the elements that are not rotated: those of each head from `part` on, and those after the heads.
 template <class T>
 void copy_rest(const T* from, T* to, int64_t part, int64_t size, int64_t heads, int64_t width) {
   if (from == to) return;
