@@ -27,6 +27,11 @@ bool holds(const std::vector<int64_t>& dims, int64_t dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
+// Returns whether a linear layer's weight is an activation, as in nn.matmul(a, b) of two dims.
+bool multiplies_activations(const Graph& graph, const Node& node) {
+  return node.op == &ops::linear && graph.values[node.inputs[1]].kind != ValueKind::parameter;
+}
+
 // Follows the dim of samples or of tokens through the graph, from the inputs on.
 class DimCheck {
  public:
@@ -48,6 +53,7 @@ class DimCheck {
         const int64_t dim = dim_[input.index()];
         if (dim < 0) continue;
         if (is_arithmetic(*node.op)) require_apart(node, input, dim);
+        if (multiplies_activations(graph_, node) && input == node.inputs[1]) fail(node, input, dim);
         found = after(node, input, dim);
       }
       if (repeats_samples(node)) found = 0;
@@ -74,7 +80,9 @@ class DimCheck {
   std::string shape(ValueId value) const { return shape_text(graph_.values[value].type.shape); }
 
   void require_apart(const Node& node, ValueId input, int64_t dim) const {
-    if (!holds(combined_dims(node, rank(input)), dim)) return;
+    if (holds(combined_dims(node, rank(input)), dim)) fail(node, input, dim);
+  }
+  [[noreturn]] void fail(const Node& node, ValueId input, int64_t dim) const {
     throw plan_error(fmt::format("{} combines dim {} of {}, the {} that {} divides; it can combine other dims",
                                  node.op->name, dim, shape(input), what_, divider_),
                      node.site);
@@ -100,11 +108,13 @@ class DimCheck {
   std::vector<int64_t> dim_;  // by value: the dim that counts samples or tokens; -1 = none
 };
 
-// The dim of an input that the output's dim comes from; -1 = the input does not have it, or broadcasts along it.
+// The dim of an input that the output's dim comes from; -1 = the input does not have it, or broadcasts along it. A
+// rank's part of a split dim may have the size 1 without broadcasting.
 int input_dim(const Distributor& d, const Node& node, size_t i, int dim) {
   const Shape& x = d.type(node.inputs[i]).shape;
   const Shape& y = d.whole_type(node.outputs[0]).shape;
   const int mine = dim - static_cast<int>(std::ssize(y) - std::ssize(x));
+  if (mine >= 0 && d.placement(node.inputs[i]) == shard_of(mine)) return mine;
   return mine < 0 || (x[mine] == 1 && y[dim] != 1) ? -1 : mine;
 }
 
@@ -206,8 +216,9 @@ int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t outpu
 }
 
 void check_combined_dims(CompileState& state) {
-  if (std::none_of(state.graph.nodes.begin(), state.graph.nodes.end(),
-                   [](const Node& node) { return is_arithmetic(*node.op); }))
+  if (std::none_of(state.graph.nodes.begin(), state.graph.nodes.end(), [&](const Node& node) {
+        return is_arithmetic(*node.op) || multiplies_activations(state.graph, node);
+      }))
     return;
   std::string batch;
   for (const std::string& axis : state.plan.batch_axes)
