@@ -1,6 +1,8 @@
 -- nn's functions of elements, with broadcasting as in PyTorch: dims are compared from the last one on, and 1 repeats.
 -- Reductions, softmax, matmul and cumsum. A tensor's operators are these functions, too (tensor.lua).
 --
+-- Functions of ids (i32) give ids: they are computed in f32, which is exact up to 2^24. With floats they become floats.
+--
 -- Each function records one op; the compiler merges chains of them. Dims count from 0, or from -1 backwards.
 
 local graph = require "prun.graph"
@@ -37,6 +39,47 @@ local function require_floats(called, inputs)
   end
 end
 
+local function is_ids(one) return tensor.is(one) and one.dtype == "i32" end
+
+local function cast(input, dtype, called) return (graph.op("cast", { input }, { dtype = dtype }, called)) end
+
+-- Functions of ids whose results are ids.
+local of_ids = {}
+for _, called in ipairs {
+  "add", "sub", "mul", "minimum", "maximum", "abs", "sign", "where", "less", "less_equal", "greater", "greater_equal",
+  "equal", "not_equal", "argmax",
+} do
+  of_ids[called] = true
+end
+
+-- Returns the operands as floats: all of one dtype, or f32 if all tensors are ids, and whether they are.
+local function as_floats(called, given)
+  local floats, ids
+  for _, one in ipairs(given) do
+    if is_ids(one) then ids = one
+    elseif tensor.is(one) then floats = floats or one end
+  end
+  if not ids then return given, false end
+  if not floats then
+    if not of_ids[called] then require_floats(called, { ids }) end
+    for _, one in ipairs(given) do
+      if not tensor.is(one) and (one ~= math.floor(one) or math.abs(one) > 16777216) then
+        host.fail(("nn.%s: %s is i32, and %s is no integer of at most 2^24; give it floats, such as data with " ..
+          "as = \"numbers\""):format(called, described(ids), schema.show(one)))
+      end
+    end
+  end
+  local result = {}
+  for i, one in ipairs(given) do result[i] = is_ids(one) and cast(one, floats and floats.dtype or "f32") or one end
+  return result, not floats
+end
+
+-- Computes fn(x) of a tensor, of ids in f32.
+local function through_floats(input, called, fn)
+  if not is_ids(input) then return fn(input) end
+  return cast(fn(cast(input, "f32")), "i32", called)
+end
+
 -- Fails unless the shapes broadcast.
 local function require_broadcast(called, inputs)
   for i = 2, #inputs do
@@ -66,7 +109,8 @@ end
 -- {1}, {2}, .. in it.
 local function record(called, program, given)
   local inputs, texts = {}, {}
-  for i, one in ipairs(given) do
+  local floats, ids = as_floats(called, given)
+  for i, one in ipairs(floats) do
     if tensor.is(one) then
       local at
       for k, known in ipairs(inputs) do
@@ -87,7 +131,8 @@ local function record(called, program, given)
   require_floats(called, inputs)
   require_broadcast(called, inputs)
   local text = program:gsub("{(%d)}", function(i) return texts[tonumber(i)] end)
-  return (graph.op("pointwise", inputs, { program = text }, called))
+  local y = graph.op("pointwise", inputs, { program = text }, called)
+  return ids and cast(y, "i32", called) or y
 end
 
 local function is_alike(a, b)
@@ -103,6 +148,7 @@ end
 for _, kind in ipairs { "add", "mul" } do
   word(kind, operands(), function(a, b)
     local both = tensor.is(a) and tensor.is(b)
+    if is_ids(a) or is_ids(b) then return record(kind, kind .. " {1} {2}", { a, b }) end
     if both and is_alike(a, b) then
       require_floats(kind, { a, b })
       return (graph.op(kind, { a, b }))
@@ -173,9 +219,11 @@ local dims = { name = "dims", kind = "dims", signed = true, help = "dims that it
 local keep = { name = "keep", kind = "boolean", default = false, help = "keep these dims, with the size 1" }
 
 local function reduce(called, kind, input, over, kept)
-  require_floats(called, { input })
+  if called ~= "sum" and called ~= "max" then require_floats(called, { input }) end
   local list = dims_of(called, input, over)
-  return (graph.op("reduce_dims", { input }, { op = kind, dims = list, kept = kept and list or nil }, called))
+  return through_floats(input, called, function(y)
+    return (graph.op("reduce_dims", { y }, { op = kind, dims = list, kept = kept and list or nil }, called))
+  end)
 end
 
 for _, called in ipairs { "sum", "mean", "max" } do
@@ -202,9 +250,19 @@ end
 word("cumsum", {
   x, { name = "dim", kind = "integer", signed = true, help = "along which it adds up" },
 }, function(input, dim)
-  require_floats("cumsum", { input })
-  return (graph.op("cumsum", { input }, { dim = dims_of("cumsum", input, { dim })[1] }))
+  local at = dims_of("cumsum", input, { dim })[1]
+  return through_floats(input, "cumsum", function(y) return (graph.op("cumsum", { y }, { dim = at })) end)
 end)
+
+-- The place of the largest element along a dim, the first of equal ones: ids, for nn.gather and nn.embedding.
+word("argmax", { x, { name = "dim", kind = "integer", signed = true, help = "along which it compares" },
+                 options = { keep } },
+  function(input, dim, opt)
+    local at = dims_of("argmax", input, { dim })
+    local largest = record("argmax", "equal {1} {2}", { input, reduce("max", "max", input, at, true) })
+    local before = arithmetic.equal(arithmetic.cumsum(is_ids(largest) and largest or cast(largest, "i32"), at[1]), 0)
+    return arithmetic.minimum(reduce("sum", "sum", before, at, opt.keep), input.shape[at[1] + 1] - 1)
+  end)
 
 -- Repeats a tensor along the dims before the last two that the other one has. Fails if they do not broadcast.
 local function with_leading(one, other)

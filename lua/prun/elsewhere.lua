@@ -193,7 +193,7 @@ local methods = {
   size = "x.shape[1], from 1", dim = "#x.shape", backward = "nothing: prun derives the backward pass",
   item = "nothing: it is a name for a value that only ranks have",
   numpy = "nothing: it is a name for a value that only ranks have",
-  detach = "nothing: gradients reach every parameter", clone = "nothing: ops do not change their inputs",
+  detach = "nn.detach(x)", clone = "nothing: ops do not change their inputs",
   contiguous = "nothing: tensors are contiguous", requires_grad = 'frozen = "block*" of prun.plan',
   to = "--device and the plan's dtype", cuda = "--device cuda on the command line",
   cpu = "--device on the command line",

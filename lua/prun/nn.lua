@@ -117,6 +117,9 @@ nn.dropout = word("dropout", {
   return (graph.op("dropout", { input }, { p = p + 0.0, key = g.dropouts }))
 end)
 
+-- The same values, through which no gradient flows.
+nn.detach = word("detach", { x }, function(input) return (graph.op("copy", { input }, { stop = 1 }, "detach")) end)
+
 for called, fn in pairs(require "prun.views") do nn[called] = fn end
 for called, fn in pairs(require "prun.norms") do nn[called] = fn end
 

@@ -264,6 +264,8 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
+---@class prun.nn.argmax.options
+---@field keep? boolean keep these dims, with the size 1 (default false)
 ---@class prun.nn.attention.options
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
@@ -533,10 +535,12 @@
 ---@field abs fun(x: prun.Tensor): prun.Tensor
 ---@field add fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
+---@field argmax fun(x: prun.Tensor, dim: integer, options?: prun.nn.argmax.options): prun.Tensor
 ---@field attention (fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor)|(fun(options: prun.nn.attention.separate.options): prun.Tensor)
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field detach fun(x: prun.Tensor): prun.Tensor
 ---@field div fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
 ---@field einsum fun(equation: string, a: prun.Tensor, b: prun.Tensor): prun.Tensor
@@ -570,6 +574,7 @@
 ---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
 ---@field permute fun(x: prun.Tensor, order: integer[]): prun.Tensor
 ---@field pow fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
+---@field relative fun(x: prun.Tensor, queries: integer, keys: integer): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
 ---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number, options?: prun.nn.rmsnorm.options): prun.Tensor

@@ -270,6 +270,24 @@ word("gather", {
   x, { name = "ids", kind = "tensor", help = "i32 [.., n]: which rows, from 0" },
 }, function(input, ids) return (graph.op("gather_rows", { input, ids })) end)
 
+-- y[i, j, :] = x[j - i + queries - 1, :]: rows of x by the distance of a key to a query, for biases of scores.
+word("relative", {
+  { name = "x", kind = "tensor", help = "[queries + keys - 1, width], a row for each distance" },
+  { name = "queries", kind = "integer", least = 1, most = graph.most_elements, help = "tokens that attend" },
+  { name = "keys", kind = "integer", least = 1, most = graph.most_elements, help = "tokens that are attended to" },
+}, function(input, queries, keys)
+  local shape, both = input.shape, queries + keys
+  if #shape ~= 2 or shape[1] ~= both - 1 then
+    host.fail(("nn.relative: %s should be [%d, width]: a row for each distance of %d queries and %d keys"):format(
+      text(shape), both - 1, queries, keys))
+  end
+  -- Rows of queries + keys elements, read as rows that are one shorter, begin one element earlier each time.
+  local width, y = shape[2], views.unsqueeze(views.pad(input, 0, 0, 1), 0)
+  y = views.reshape(views.expand(y, { queries, both, width }), { queries * both, width })
+  y = views.reshape(views.slice(y, 0, queries - 1, both * queries - 1), { queries, both - 1, width })
+  return views.slice(y, 1, 0, keys)
+end)
+
 for _, name in ipairs { "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "permute", "transpose", "expand",
                         "slice", "split", "pad", "gather" } do
   tensor.methods[name] = views[name]

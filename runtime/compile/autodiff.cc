@@ -24,6 +24,7 @@ class Recorder final : public GradientBuilder {
     for (const Node& node : graph_.nodes) {
       bool any = false;
       for (ValueId input : node.inputs) any = any || wants(input);
+      any = any && !(node.op == &ops::copy && node.attrs.has("stop"));
       for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics are constants
         wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end);
     }

@@ -88,15 +88,16 @@ class SharesToWrite {
  public:
   explicit SharesToWrite(const Graph& graph) : limits_(id_limits(graph)) {}
 
-  void add(const Value& output) {
-    const TargetShares shares = output.shares.value_or(TargetShares{"", "", 0});
-    any_ = any_ || output.shares;
+  // `ignores`: the shares of the output's targets, if other ranks write them.
+  void add(const Value& output, const std::optional<TargetShares>& ignores) {
+    const TargetShares shares = output.shares.value_or(TargetShares{"", "", ignores ? ignores->ignored : 0});
+    any_ = any_ || output.shares || ignores;
     targets_ += (ignored_.empty() ? "" : ",") + shares.targets;
     weights_ += (ignored_.empty() ? "" : ",") + shares.weights;
     ignored_.push_back(shares.ignored);
     int64_t classes = 0;
     for (const IdLimit& limit : limits_)
-      if (output.shares && limit.input == shares.targets)
+      if (limit.input == (output.shares ? shares.targets : ignores ? output.name : ""))
         classes = classes == 0 ? limit.size : std::min(classes, limit.size);
     classes_.push_back(classes);
   }
@@ -127,6 +128,20 @@ bool is_split(const CompileState& state, ValueId input) {
   if (!state.plan.graph.values.has(input)) return shape.size() > 2;
   const Shape& unsplit = state.plan.graph.values[input].type.shape;
   return unsplit.size() >= 2 && unsplit[1] != shape[1];
+}
+
+// Returns the shares of the targets that an input holds, if only other stages read them: ignored targets are -1 on this
+// one, too, because its ops may compute with them.
+std::optional<TargetShares> ignored_elsewhere(const CompileState& state, const Table<ValueId, char>& read,
+                                              const Value& input) {
+  std::optional<TargetShares> result;
+  for (const ValueId id : state.graph.values.ids()) {
+    const std::optional<TargetShares>& shares = state.graph.values[id].shares;
+    if (!shares || shares->targets != input.name) continue;
+    if (read[id] != 0) return std::nullopt;
+    result = shares;
+  }
+  return result;
 }
 
 }  // namespace
@@ -162,7 +177,7 @@ void StepBuilder::next_batch() {
     const TensorId tensor = add_tensor(state_.program, value.name, Role::data, all, false, op.site);
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
-    shares.add(value);
+    shares.add(value, ignored_elsewhere(state_, read, value));
     whole.push_back(is_split(state_, id) ? 0 : 1);
     for (int m = 0; m < microbatches; ++m)
       emitter_.tensor_of(id, m) = microbatches == 1 ? tensor

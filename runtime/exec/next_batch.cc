@@ -61,6 +61,10 @@ class NextBatch final : public Kernel {
       } else if (tensor.dtype == Dtype::i32) {
         out.positions.emplace(memory, Attrs(), out.per_sample);
       }
+      if (op.attrs.has("classes") && op.attrs.integers("classes").at(i) > 0) {
+        out.ignored = op.attrs.integers("ignored").at(i);  // other ranks write the shares of these targets
+        out.classes = op.attrs.integers("classes").at(i);
+      }
       samples_->add(out);
       outputs_.push_back(std::move(out));
     }

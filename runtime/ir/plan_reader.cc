@@ -16,6 +16,7 @@
 #include "ir/attention_blocks.h"
 #include "ir/data_source.h"
 #include "ir/graph.h"
+#include "ir/id_ranges.h"
 #include "ir/loss_reader.h"
 #include "ir/optimizer_reader.h"
 #include "ir/plan_values.h"
@@ -480,6 +481,7 @@ void read(const Field& field, Adapters& adapters) {
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
   plan.graph = read_graph(root);
+  check_computed_ids(plan.graph);
   root.need("steps", plan.steps, "seed", plan.seed, "dtype", plan.param_dtype, "data", plan.data, "strategies",
             plan.strategies, "batch_axes", plan.batch_axes);
   root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);

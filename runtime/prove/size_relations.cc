@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ir/batch_inputs.h"
+#include "ir/id_ranges.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -232,6 +233,7 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
   }
   for (Value& value : graph.values) each_dim(value, [&](int64_t& dim) { dim = small_of(sizes.dims, dim); });
   infer_types(graph);
+  check_computed_ids(graph);
 }
 
 void infer_types(Graph& graph) {

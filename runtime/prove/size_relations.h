@@ -44,7 +44,7 @@ struct SmallSizes {
 };
 
 // Replaces the sizes of parameters, inputs and attributes, except batches, and infers all types again. Throws
-// plan_error if an op's inputs do not fit.
+// plan_error if an op's inputs do not fit, or if computed ids may be outside their table.
 void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& sizes);
 
 // Infers the types of all values from those of inputs and parameters. Throws plan_error if an op's inputs do not fit.

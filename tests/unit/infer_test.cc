@@ -70,6 +70,8 @@ TEST(Infer, Types) {
             "bf16[2, 3, 5]");
   EXPECT_EQ(types("mean", {f32({})}), "f32[]");
   EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", "bf16"}})), "bf16[2]");
+  EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", "i32"}})), "i32[2]");
+  EXPECT_EQ(types("cast", {i32({2})}, attrs({{"dtype", "f32"}})), "f32[2]");
 }
 
 TEST(Infer, LinearSaysByWhat) {
@@ -185,7 +187,7 @@ TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("mul", {f32({2}), f64({2})}), expected());
   EXPECT_EQ(message("gelu", {f32({2})}, attrs({{"approximate", "tan"}})), expected());
   EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", "bf61"}})), expected());
-  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", "i32"}})), expected());
+  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", "i64"}})), expected());
   EXPECT_EQ(message("relu", {i32({2})}), expected());
 }
 

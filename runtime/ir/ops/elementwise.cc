@@ -44,11 +44,11 @@ void derive_scale(GradientBuilder& builder, const NodeView& node) {
 
 Types infer_cast(const Types& inputs, const Attrs& attrs) {
   require_inputs("cast", inputs, 1, 1);
-  require_float("cast", "the input", inputs[0]);
+  if (inputs[0].dtype != Dtype::i32) require_float("cast", "the input", inputs[0]);
   std::string name = attrs.text("dtype");
   std::optional<Dtype> dtype = parse_dtype(name);
   if (!dtype) throw plan_error(fmt::format("cast: no dtype '{}'{}", name, did_you_mean(name, {"f32", "bf16", "f64"})));
-  require_float("cast", "the output", {*dtype, {}});
+  if (*dtype != Dtype::i32) require_float("cast", "the output", {*dtype, {}});
   return {{*dtype, inputs[0].shape}};
 }
 
