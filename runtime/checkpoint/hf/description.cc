@@ -368,7 +368,8 @@ class DescriptionReader {
             {"rope", [&](const YAML::Node& node) { read_rope(node); }},
             {"tensors", [&](const YAML::Node& node) { read_tensors(node, to_.tensors); }},
             {"layers", layers},
-            {"ignore", [&](const YAML::Node& node) { to_.ignore = texts(node); }}});
+            {"ignore", [&](const YAML::Node& node) { to_.ignore = texts(node); }},
+            {"constants", [&](const YAML::Node& node) { to_.constants = texts(node); }}});
   }
 
   Description& to_;

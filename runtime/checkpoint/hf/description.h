@@ -95,7 +95,8 @@ struct Description {
   std::optional<Rotary> rope;
   std::string their_layers, our_layers;  // prefixes of names in `layers`
   std::vector<DescribedTensor> tensors, layers;
-  std::vector<std::string> ignore;  // suffixes of tensors that are not weights
+  std::vector<std::string> ignore;     // suffixes of tensors that are not weights
+  std::vector<std::string> constants;  // tensors of ours that theirs lack, because their program computes them
 };
 
 // Reads a description. Throws checkpoint_invalid with file and line. `folder`: of the descriptions that `like` names.

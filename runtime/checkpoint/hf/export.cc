@@ -70,7 +70,7 @@ void require_tensors(const Weights& weights, const Description& description, con
                               found == weights.tensors.end() ? "none" : shape_text(found->second.shape)));
     }
   for (const auto& [name, weight] : weights.tensors)
-    if (written[name] != element_count(weight.shape))
+    if (written[name] != element_count(weight.shape) && std::ranges::count(description.constants, name) == 0)
       throw Error(Exit::checkpoint_invalid, fmt::format("{}: {} of the {} elements of {} are in no tensor of {}",
                                                         weights.folder, element_count(weight.shape) - written[name],
                                                         element_count(weight.shape), name, title(description)));

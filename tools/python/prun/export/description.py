@@ -39,6 +39,9 @@ def text(weights: Mapping[str, Weight], parameters: Mapping[str, Tensor], name: 
             entry["copy"] = True
         first.setdefault(id(tensor), original)
         lines.append(f"  - {json.dumps(entry)}\n")
+    constants = [one for one, weight in weights.items() if weight.constant is not None]
+    if constants:
+        lines.append(f"constants: {json.dumps(constants)}\n")
     return _HEAD.format(name=name) + "".join(lines)
 
 
@@ -52,6 +55,7 @@ class _Place:
             count, theirs, whole = piece.shape[-1], part.columns, tensor.shape[-2 if part.transpose else -1]
         else:
             self.layout = "rows"
+            tensor = tensor if tensor.dim() else tensor.view(1)
             count, whole = piece.shape[0], tensor.numel() // tensor.shape[-1] if dims == 2 else tensor.shape[0]
             theirs = part.rows if dims == 2 else part.columns
         self.name, self.whole = name, whole
