@@ -24,7 +24,7 @@ from prun.export import export  # noqa: E402
 PRUN = sys.argv[1]
 ONLY = [one for one in sys.argv[3:] if not one.startswith("-")] or list(inputs_by_name.ARCHITECTURES)
 STEPS, SMALL = 10, 3e-6
-MESHES = [(1, []), (2, []), (4, ["tp=2", "micro=2"])]
+MESHES = [(1, []), (2, []), (8, ["pp=2", "tp=2", "micro=2"])]
 
 
 class Inputs(unittest.TestCase):

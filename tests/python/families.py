@@ -59,6 +59,9 @@ FAMILIES = {
         "Falcon", vocab_size=VOCAB, hidden_size=64, ffn_hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
         new_decoder_architecture=True, num_kv_heads=2, alibi=False, hidden_dropout=0.0, attention_dropout=0.0,
         bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
+    "Bloom": lambda: of_transformers(
+        "Bloom", vocab_size=VOCAB, hidden_size=64, n_layer=3, n_head=4, hidden_dropout=0.0, attention_dropout=0.0,
+        bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
     "Granite": lambda: of_transformers("Granite", **ROTARY, embedding_multiplier=3.0, attention_multiplier=0.2,
                                        residual_multiplier=0.6, logits_scaling=2.0),
     "OPT": lambda: of_transformers(

@@ -49,13 +49,6 @@ class NoLoss(Two):
         return self.b(x)  # here
 
 
-class Thrice(Two):
-    def forward(self, x, y):
-        h = self.a(x)
-        h = self.a(h)  # here
-        return F.mse_loss(self.b(self.a(h)), y)
-
-
 class TiedThrice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -96,12 +89,6 @@ class NoGrad(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class Detached(Two):
-    def forward(self, x, y):
-        h = self.a(x).detach()  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class Autocast(Two):
     def forward(self, x, y):
         with torch.autocast("cpu", torch.bfloat16):
@@ -120,16 +107,6 @@ class Broadcast(Two):
         h = self.a(x)
         h = h * self.b.weight[:1]
         return F.mse_loss(self.b(h), y)  # here
-
-
-class NoDims(Two):
-    def __init__(self):
-        super().__init__()
-        self.level = nn.Parameter(torch.ones(()))
-
-    def forward(self, x, y):
-        h = self.a(x) * self.level  # here
-        return F.mse_loss(self.b(h), y)
 
 
 class Outer(Two):

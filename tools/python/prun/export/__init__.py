@@ -106,7 +106,8 @@ class Exported:
                 if name not in trained:
                     raise ExportError(f"the weights have no {name}", hint="they are of another plan")
                 pieces = [part.of(own[part.parameter]).shape for part in weight.parts]
-                shape = (*pieces[0][:-1], sum(piece[-1] for piece in pieces))
+                shape = (*pieces[0][:-1], sum(piece[-1] for piece in pieces)) if weight.constant is None else (
+                    *weight.constant.shape,)
                 if trained[name].shape != shape:
                     raise ExportError(f"{name} is {list(trained[name].shape)}, and the plan's is {list(shape)}",
                                       hint="the weights are of another plan")

@@ -29,6 +29,7 @@ class Builder:
         self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y", or by their names
         self.named = _has_names(traced)  # inputs keep their names, because they are more than tokens and targets
         self.vocab = 0
+        self.ignored: dict[Node, int] = {}  # inputs that are targets, with the value that the loss ignores
         self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
         self.balanced: set[Node] = set()
         self.masks: set[Node] = set()  # inputs of integers that are factors, which the plan reads as numbers
@@ -95,6 +96,7 @@ class Builder:
         """Adds an op in the order of execution."""
         shape = more.pop("shape", None) or self._shape(inputs, node)
         op = Op(kind, text, inputs, shape, node, **more)
+        op.repeats = self._repeated(op)
         for suffix, weight in [*op.weights.items(), *op.tables.items()]:
             for part in weight.parts:
                 if part.rows is None and part.columns is None:
@@ -103,6 +105,19 @@ class Builder:
             one.users.append(op)
         self.ops.append(op)
         return op
+
+    def _repeated(self, op: Op) -> Op | None:
+        """Returns the first op that has the same weights and does the same; None if there is none."""
+        mine = {**op.weights, **op.tables}
+        if not mine or op.again is not None or any(not weight.parts for weight in mine.values()):
+            return None
+        known = {self.owner_of.get(part.parameter, (None, ""))[0] for weight in mine.values() for part in weight.parts}
+        first = known.pop()
+        if first is None or known or (first.kind, first.text, first.shape) != (op.kind, op.text, op.shape):
+            return None
+        theirs = {**first.weights, **first.tables}
+        return first if theirs.keys() == mine.keys() and all(
+            theirs[role].parts == mine[role].parts for role in mine) else None
 
     def _shape(self, inputs: list[Op], node: Node) -> tuple[int, ...]:
         """Returns the shape of an op that keeps its first input's rows, which `strip` may have found in another shape."""
@@ -136,7 +151,9 @@ def _has_names(traced: Traced) -> bool:
     used = [node for node in traced.inputs
             if any(user.op != "output" and user not in traced.constants for user in node.users)]
     ids = [len(shape_of(node)) for node in used if not node.meta["val"].is_floating_point()]
-    return len(used) > 2 or sorted(ids) == [1, 2]
+    texts = any(node.target is torch.ops.aten.embedding.default and node.args[1] not in traced.constants
+                and traced.source(node.args[1]) in traced.inputs for node in traced.nodes)  # type: ignore[arg-type]
+    return len(used) > 2 or sorted(ids) == [1, 2] or texts and len(ids) < len(used)
 
 
 def number_text(value: float) -> str:

@@ -21,7 +21,7 @@ from .errors import ExportError
 from .gradients import check_parameter_hooks, watched
 from .hints import EXPERTS
 from .layout import in_order
-from .trace import MOVEMENT, Traced, aten, place_of, refuse, shape_of
+from .trace import MOVEMENT, RESHAPES, Traced, aten, is_getitem, place_of, refuse, shape_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _RECORDERS = ("transformers.utils.output_capturing",)  # their hooks store a layer's result and change nothing
@@ -243,15 +243,26 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
     result: list[tuple[Any, ...]] = []
     number: dict[Node, int] = {}
     for node in traced.nodes:
-        if node.target is aten.dropout.default and isinstance(node.args[0], Node):
+        if node in traced.in_drop_paths or node in traced.drop_paths:
+            if node in traced.drop_paths:
+                number[node] = number[traced.drop_paths[node][0]]
+            continue
+        if traced.same(node) and isinstance(node.args[0], Node) and node.args[0] in number:
+            number[node] = number[node.args[0]]  # such as a copy of a fused attention's result, whose layout differs
+            continue
+        if (node.target in (aten.dropout.default, aten.native_dropout.default) or is_getitem(node)
+                and getattr(node.args[0], "target", None) is aten.native_dropout.default) and isinstance(node.args[0], Node):
             number[node] = number[node.args[0]]
             continue
-        number[node] = len(number)
+        number[node] = len(result)
         args = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: number[arg])
         if node.target is aten.scaled_dot_product_attention.default:
             args = (node.args[:4], {})  # dropout is refused elsewhere
             args = torch.fx.node.map_arg(args, lambda arg: number[arg])
-        result.append((str(node.target), repr(args), place_of(node)))
+        target = str(node.target)
+        if node.target in RESHAPES and isinstance(node.args[0], Node):  # which of them depends on the layout in memory
+            target, args = "aten.reshape.default", (number[node.args[0]], shape_of(node))
+        result.append((target, repr(args), place_of(node)))
     return result
 
 

@@ -22,7 +22,6 @@ KNOWN = {
     "group_norm": "prun has no group norm; use nn.LayerNorm",
     "softmax": "prun has softmax over the last dim; attention is softmax(q @ k.T / sqrt(size) + mask) @ v over heads",
     "matmul": _PRODUCT, "bmm": _PRODUCT, "baddbmm": _PRODUCT, "einsum": _PRODUCT,
-    "detach": "a plan has no stop of gradients; compute it outside the module and pass it as data",
     "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
     "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
     "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,

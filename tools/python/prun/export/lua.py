@@ -7,7 +7,7 @@ from .ops import Op
 from .units import Unit
 
 _WIDTH = 104  # columns of a line of the plan
-_LOCALS = {"qkv": "qkv", "rotary": "turned", "attention": "seen", "linear": "y", "layernorm": "normed",
+_LOCALS = {"qkv": "qkv", "rotary": "turned", "attention": "seen", "linear": "y", "layernorm": "normed", "ids": "ids",
            "rmsnorm": "normed", "activation": "active", "silu_mul": "gated", "add": "mixed", "mul": "product",
            "scale": "scaled", "dropout": "dropped", "embedding": "embedded", "loss": "loss"}
 
@@ -44,7 +44,7 @@ def body_of(unit: Unit, indent: str, reads: list[str]) -> list[str]:
         if last:
             lines.append(f"{indent}return {text}")
             continue
-        uses = sum(one is op for user in op.users for one in user.inputs)
+        uses = sum(user.text.count(f"{{{i}}}") for user in set(op.users) for i, one in enumerate(user.inputs) if one is op)
         inline = uses == 1 and op not in unit.gives and id(op.users[0]) in own and len(text) < _WIDTH - 40
         if inline and op.kind not in ("qkv", "add"):
             known[id(op)] = _atom(op, text)

@@ -29,6 +29,8 @@ class Part:
     flat: bool = False
 
     def _view(self, tensor: Tensor) -> Tensor:
+        if not tensor.dim():
+            return tensor.view(1)
         if self.table:
             return tensor.view(-1, tensor.shape[-1])
         if self.flat:
@@ -55,12 +57,15 @@ class Part:
 
 @dataclass
 class Weight:
-    """A tensor of the plan: parts side by side in the last dim. A part without a parameter is `zeros` wide."""
+    """A tensor of the plan: parts side by side in the last dim, or a constant, which is frozen."""
 
     parts: list[Part]
+    constant: Tensor | None = None
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """Returns the tensor that the plan starts with."""
+        if self.constant is not None:
+            return self.constant.to(next(iter(tensors.values())).dtype).contiguous()
         pieces = [part.of(tensors[part.parameter]).detach() for part in self.parts]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)).contiguous()
 
@@ -81,7 +86,8 @@ class Op:
     `text`: a Lua expression with {0}, {1} for inputs, {layer} for the layer's quoted name and {ROLE} for the quoted
     name of each of `tables`. `weights`: the layer's tensors by suffix, ".weight" and ".bias". `tables`: parameters that
     the expression names itself, by role. `again`: the op that owns the weight, if this one uses another's. `node`: the
-    traced node, which determines the unit. `role`: the name that strategies look for, "" = none, if the rule sets it.
+    traced node, which determines the unit. `repeats`: the op before that has the same layer, if a module is applied several
+    times. `role`: the name that strategies look for, "" = none, if the rule sets it.
     """
 
     kind: str
@@ -93,6 +99,7 @@ class Op:
     weights: dict[str, Weight] = field(default_factory=dict)
     tables: dict[str, Weight] = field(default_factory=dict)
     again: Op | None = None
+    repeats: Op | None = None
     unit: str = ""
     users: list[Op] = field(default_factory=list)
     name: str = ""

@@ -38,7 +38,7 @@ def frozen_names(builder: Builder, weights: dict[str, Weight]) -> list[str]:
         if held and len(held) < len(weight.parts):
             raise ExportError(f"{held[0]} is frozen (requires_grad=False), and {name} of the plan has trained parameters, "
                               "too", hint="freeze all or none of the parts of a layer, such as queries, keys and values")
-        names += [name] if held else []
+        names += [name] if held or weight.constant is not None else []
     return names
 
 

@@ -45,6 +45,9 @@ ELEMENTWISE = {
     aten.clamp.default, aten.maximum.default, aten.abs.default,
 }
 _VIEWS = {aten.view.default, aten._unsafe_view.default}  # evaluated as reshape: strides differ between dtypes
+# Ops whose result depends on the shape of their first argument only.
+_FILLED = {aten.new_zeros.default, aten.zeros_like.default, aten.new_ones.default, aten.ones_like.default,
+           aten.new_full.default, aten.full_like.default, aten.fill.Scalar}
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "dropout")
 
 
@@ -98,12 +101,37 @@ def _converted(value: Any, node: Node) -> Any:
     return value.double() if after.is_floating_point() else value.to(after.dtype)
 
 
+def _drop_paths(nodes: Iterable[Node]) -> tuple[dict[Node, tuple[Node, float]], set[Node]]:
+    """Returns the nodes that zero whole samples of a tensor and divide the others by the share that is kept, x / keep *
+    floor(rand + keep), with x and the share that is zeroed; and the nodes that compute them."""
+    found: dict[Node, tuple[Node, float]] = {}
+    parts: set[Node] = set()
+    for node in nodes:
+        if node.target is not aten.mul.Tensor:
+            continue
+        for divided, kept in (node.args[:2], node.args[1::-1]):
+            below = [kept]
+            for target in (aten.floor.default, aten.add.Tensor, aten.rand.default):
+                one = below[-1]
+                if not isinstance(one, Node) or one.target is not target or len(one.users) != 1:
+                    break
+                below.append(one.args[0])
+            if len(below) < 4 or not isinstance(divided, Node) or divided.target is not aten.div.Tensor:
+                continue
+            x, keep = divided.args[:2]
+            shape = shape_of(below[2])  # type: ignore[arg-type]
+            if isinstance(x, Node) and below[1].args[1] == keep and shape == shape_of(x)[:1] + (1,) * (len(shape) - 1):  # type: ignore[union-attr]
+                found[node] = x, 1 - float(keep)  # type: ignore[arg-type]
+                parts |= {divided, *below[:3]}  # type: ignore[arg-type]
+    return found, parts
+
+
 class Traced:
     """An exported program, seen by rules.
 
     `constants`: nodes whose value depends on no parameter and no input, with it. `parameters`: placeholder nodes of
     trainable and frozen parameters with their first name in the module; `tensors`: the parameters by name. `inputs`:
-    placeholder nodes of the example's tensors with the argument's name.
+    placeholder nodes of the example's tensors with the argument's name. `drop_paths`: see _drop_paths.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
@@ -114,6 +142,7 @@ class Traced:
         self.tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
         self.nodes = list(program.graph.nodes)
         self.order = {node: i for i, node in enumerate(self.nodes)}
+        self.drop_paths, self.in_drop_paths = _drop_paths(self.nodes)
         self._read_placeholders()
         self._fold()
 
@@ -137,12 +166,17 @@ class Traced:
     def _fold(self) -> None:
         with torch.no_grad():
             for node in self.nodes:
+                if node in self.in_drop_paths:
+                    continue
                 if node.op == "get_attr":
                     self.constants[node] = getattr(self.program.graph_module, str(node.target))
                 elif node.op == "call_function" and all(arg in self.constants for arg in node.all_input_nodes):
                     if any(word in op_name(node) for word in _RANDOM) and "dropout" not in op_name(node):
                         raise refuse(node, "random numbers", "only nn.Dropout is random in a plan")
                     self.constants[node] = self._call(node, self.constants)
+                elif node.target in _FILLED and all(arg in self.constants for arg in node.all_input_nodes[1:]):
+                    empty = torch.zeros(shape_of(node), dtype=node.meta["val"].dtype)
+                    self.constants[node] = self._call(node, {**self.constants, node.args[0]: empty})  # type: ignore[dict-item]
                 elif node.target is aten.gather.default and self._even(node.args[0]):
                     even = self.constants[node.args[0]]  # wherever it is read, such as token types of zeros
                     self.constants[node] = even.flatten()[:1].expand(shape_of(node)).clone()

@@ -23,6 +23,7 @@ class Unit:
     gives: list[Op] = field(default_factory=list)
     again: bool = False
     path: str = ""
+    key: str = ""
 
 
 def _list_of(op: Op) -> tuple[str, int, str] | None:
@@ -92,6 +93,7 @@ def _free(wanted: str, taken: set[str]) -> str:
 
 def make_units(ops: list[Op]) -> list[Unit]:
     """Divides ops in the order of execution into units, and names layers and tables."""
+    readers = [_reader(op) for op in ops]  # ids are computed in the unit that looks them up
     places = [_list_of(op) for op in ops]
     numbered = [i for i, place in enumerate(places) if place]
     units: list[Unit] = []
@@ -100,11 +102,12 @@ def make_units(ops: list[Op]) -> list[Unit]:
     for i, (op, place) in enumerate(zip(ops, places)):
         if op.kind == "input":
             continue
-        if op.again is not None:
-            key, path = op.again.unit, ""
+        owner = readers[i].again or readers[i].repeats
+        if owner is not None:
+            key, path = owner.unit, ""
         elif op.kind == "loss" and units or _follows_again(op, units):
             key, path = units[-1].name, units[-1].path
-        elif place is None and not op.weights and not op.tables and _latest(op, units) is not None:
+        elif place is None and op.kind != "ids" and not op.weights and not op.tables and _latest(op, units) is not None:
             latest = _latest(op, units)
             assert latest is not None
             key, path = latest.name, latest.path
@@ -115,18 +118,27 @@ def make_units(ops: list[Op]) -> list[Unit]:
             key, path = f"{lists[base]}{place[1]}", place[2]
         else:
             key, path = ("head" if numbered and i > numbered[0] else "embed" if numbered else "model"), ""
-        again = op.again is not None or (bool(units) and units[-1].again and key == units[-1].name)
-        if not units or units[-1].name != key or units[-1].again != again:
+        again = owner is not None or (bool(units) and units[-1].again and key == units[-1].name)
+        called = op.repeats is not None and bool(units) and any(
+            one is op.repeats or one.repeats is op.repeats for one in units[-1].ops)
+        if not units or key not in (units[-1].name, units[-1].key) or units[-1].again != again or called:
+            name = key
             if not again and any(unit.name == key for unit in units):
-                key = _free(key, {unit.name for unit in units})
-            units.append(Unit(key, again=again, path=path))
-        op.unit = key
+                name = _free(key, {unit.name for unit in units})
+            units.append(Unit(name, again=again, path=path, key=key))
+        op.unit = units[-1].name
         units[-1].ops.append(op)
     names: dict[str, set[str]] = {}
     for unit in units:
         _name_layers(unit, names.setdefault(unit.name, set()))
     _connect(units)
     return units
+
+
+def _reader(op: Op) -> Op:
+    while op.kind == "ids" and op.users:
+        op = op.users[0]
+    return op
 
 
 def _follows_again(op: Op, units: list[Unit]) -> bool:
@@ -148,6 +160,9 @@ def _name_layers(unit: Unit, taken: set[str]) -> None:
     for op in unit.ops:
         if op.again is not None:
             op.names["token"] = op.again.names["token"]
+        if op.repeats is not None:
+            op.name, op.names = op.repeats.name, op.repeats.names
+            continue
         for role in op.tables:
             op.names[role] = _free(f"{role}.weight", taken)
         if op.layer:

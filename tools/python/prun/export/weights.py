@@ -24,6 +24,8 @@ def weights_of(units: list[Unit]) -> dict[str, Weight]:
     result: dict[str, Weight] = {}
     for unit in units:
         for op in unit.ops:
+            if op.repeats is not None:
+                continue
             for suffix, weight in op.weights.items():
                 result[f"{unit.name}.{op.name}{suffix}"] = weight
             for role, weight in op.tables.items():

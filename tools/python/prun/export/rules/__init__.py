@@ -9,11 +9,26 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, experts, functions, layers, norms, patches, views
+from . import (
+    activations,
+    arithmetic,
+    attention,
+    bias,
+    contrastive,
+    data,
+    embeddings,
+    experts,
+    functions,
+    layers,
+    norms,
+    patches,
+    views,
+)
 
 Rule = Callable[[Builder, Node], Op | None]
 
 RULES: list[Rule] = [
+    bias.by_distance,
     embeddings.tokens_and_positions,
     embeddings.tokens,
     norms.norm,
@@ -23,6 +38,7 @@ RULES: list[Rule] = [
     activations.gated,
     activations.unary,
     layers.dropout,
+    layers.drop_path,
     arithmetic.scale,
     arithmetic.add,
     arithmetic.multiply,
@@ -34,5 +50,7 @@ RULES: list[Rule] = [
     views.slices,
     views.join,
     views.pad,
+    *data.RULES,
+    contrastive.products,
     *functions.RULES,
 ]

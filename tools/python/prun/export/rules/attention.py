@@ -17,7 +17,7 @@ from ..builder import Builder, number_text
 from ..errors import ExportError
 from ..ops import Op
 from ..trace import MOVEMENT, aten, is_getitem, refuse, shape_of
-from . import norms
+from . import bias, norms
 from .layers import Layer, emit_layer, read_layer
 from .rotary import Rotation, find_rotation, problem_of
 from .scores import Call, read_call
@@ -166,8 +166,8 @@ def _check_alike(builder: Builder, calls: list[tuple[Call, list[Heads]]]) -> Non
     (first, (q, k, v)) = calls[0]
     for call, three in calls:
         node = call.node
-        if (call.mask, call.softcap, three[0].rotation, three[0].columns.shape[1]) != (
-                first.mask, first.softcap, q.rotation, q.columns.shape[1]) or not math.isclose(
+        if len(calls) > 1 and call.biases or (call.mask, call.softcap, call.dropout, three[0].rotation, three[0].columns.shape[1]) != (
+                first.mask, first.softcap, first.dropout, q.rotation, q.columns.shape[1]) or not math.isclose(
                 _scale(call, three), _scale(first, calls[0][1]), rel_tol=1e-9) or three[2].factor != v.factor:
             raise refuse(node, "attentions side by side that differ in more than their weights",
                          "an attention of prun has one mask, scale and size for all heads")
@@ -192,7 +192,7 @@ def _pieces(several: list[Heads], chosen: list[Tensor]) -> list[tuple[Layer, Ten
 def _together(builder: Builder, calls: list[tuple[Call, list[Heads]]]) -> bool:
     """Returns whether one attention of a fused layer computes them: q, k and v of one input, causal or without a mask."""
     every = [one for _, three in calls for one in three]
-    if any(call.mask.window or call.mask.keys is not None or call.softcap for call, _ in calls):
+    if any(call.mask.window or call.mask.keys is not None or call.softcap or call.biases for call, _ in calls):
         return False
     if any(one.layer is None or one.tokens != every[0].tokens for one in every):
         return False
@@ -209,7 +209,15 @@ def _rules(builder: Builder, call: Call, inputs: list[Op]) -> list[str]:
     if call.mask.keys is not None:
         more.append(f"mask = {{{len(inputs)}}}")
         inputs.append(builder.input(call.mask.keys))
-    return [*more, *([f"softcap = {number_text(call.softcap)}"] if call.softcap else [])]
+    for added in call.biases:
+        more.append(f"bias = {{{len(inputs)}}}")
+        inputs.append(bias.emit(builder, added, call.node))
+    more += [f"softcap = {number_text(call.softcap)}"] if call.softcap else []
+    return [*more, *_dropout(call)]
+
+
+def _dropout(call: Call) -> list[str]:
+    return [f"dropout = {number_text(call.dropout)}"] if call.dropout else []
 
 
 def _emit(builder: Builder, node: Node, calls: list[tuple[Call, list[Heads]]]) -> Op:
@@ -238,6 +246,7 @@ def _emit(builder: Builder, node: Node, calls: list[tuple[Call, list[Heads]]]) -
         qkv = builder.emit("rotary", f"nn.rotary({{0}}, {{{{ {options} }}}})", [qkv], call.node, shape=qkv.shape)
     more = [f"kv_heads = {shared}"] if shared != heads else []
     more += [] if call.mask.causal else ["causal = false"]
+    more += _dropout(call)
     scale, after = _scale(call, calls[0][1]), v.factor
     if scale < 0:
         raise refuse(call.node, f"scores scaled by {call.scale:g}", "prun's scale is positive")

@@ -11,6 +11,7 @@ from torch.fx import Node
 from ..builder import Builder, whole
 from ..ops import Op, Part, Weight
 from ..trace import aten, refuse, shape_of
+from . import data
 
 
 def _table(builder: Builder, role: str, name: str) -> str:
@@ -20,7 +21,8 @@ def _table(builder: Builder, role: str, name: str) -> str:
 
 
 def _ids(builder: Builder, node: Node) -> Node | None:
-    """Returns the input of token ids that an embedding looks up; None if the ids are constant."""
+    """Returns the input of token ids that an embedding looks up, or the node that computes ids from inputs; None if the
+    ids are constant."""
     arg = node.args[1]
     if arg in builder.traced.constants:
         return None
@@ -34,6 +36,8 @@ def _ids(builder: Builder, node: Node) -> Node | None:
         if len(shape) == 2 and torch.equal(index, every.view(shape)[:, :-1].flatten()):
             builder.cut.add("ids")
             return chosen[0]
+    if data.depends_on_data(builder, arg):
+        return arg
     raise refuse(node, "ids that are computed", "pass the ids as an argument of the module")
 
 
@@ -49,20 +53,38 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
         raise refuse(node, "a table that is computed", "an embedding's table is a parameter of its own")
     if len(shape_of(source)) != 2:
         raise refuse(node, f"ids of shape {list(shape_of(source))}", "token ids are [batch, tokens]")
-    known = source if builder.named else builder.inputs_used.setdefault("tokens", source)
+    known = source if builder.named or source not in builder.traced.inputs else builder.inputs_used.setdefault("tokens", source)
     if known is not source:
         raise refuse(node, f"two inputs of ids, {known.name} and {source.name}", "a plan's model has batch.tokens")
     if len(node.args) > 3 and node.args[3]:
         raise refuse(node, "gradients scaled by how often a token occurs", "use scale_grad_by_freq=False")
-    padding = node.args[2] if len(node.args) > 2 else -1
-    if isinstance(padding, int) and padding >= 0:
-        builder.notes.append(f"padding_idx = {padding} of {name}: PyTorch leaves this token's row out of the "
-                             "embedding's gradient; train on data without this token")
+    if _padding(node) >= 0 and source in builder.traced.inputs:
+        note = (f"padding_idx = {_padding(node)} of {name}: PyTorch leaves this token's row out of the embedding's "
+                "gradient; train on data without this token")
+        builder.notes += [] if note in builder.notes else [note]
     return name, source
 
 
-def _batch(builder: Builder, source: Node) -> str:
-    return builder.named_input(source) if builder.named else "batch.tokens"
+def _padding(node: Node) -> int:
+    """Returns the id whose row has no gradient; -1 if there is none."""
+    padding = node.args[2] if len(node.args) > 2 else -1
+    return padding if isinstance(padding, int) else -1
+
+
+def _without_gradient(builder: Builder, node: Node, op: Op) -> Op:
+    """Returns the embedding of computed ids, whose padding has no gradient."""
+    if not op.inputs or _padding(node) < 0:
+        return op
+    ids = op.inputs[0]
+    text = f"nn.where(nn.equal(nn.unsqueeze({{0}}, {len(ids.shape)}), {_padding(node)}), nn.detach({{1}}), {{1}})"
+    return builder.emit("where", text, [ids, op], node, shape=op.shape)
+
+
+def _batch(builder: Builder, source: Node, reader: Node) -> tuple[str, list[Op]]:
+    """Returns the ids as Lua, and the op that computes them."""
+    if source not in builder.traced.inputs:
+        return "{0}", [data.ids(builder, source, reader)]
+    return builder.named_input(source) if builder.named else "batch.tokens", []
 
 
 def _owner(builder: Builder, name: str) -> Op | None:
@@ -77,11 +99,16 @@ def tokens(builder: Builder, node: Node) -> Op | None:
     if found is None:
         return None
     name, source = found
-    text = f"nn.embedding({_batch(builder, source)}, {_table(builder, 'token', name)})"
+    ids, inputs = _batch(builder, source, node)
+    # A table that only computed ids select is one of positions, most often.
+    role = "position" if inputs and isinstance(node.args[0], Node) and len(node.args[0].users) == 1 else "token"
+    text = f"nn.embedding({ids}, {_table(builder, role, name)})"
     owner = _owner(builder, name)
     if owner is not None:
-        return builder.emit("embedding", text, [], node, again=owner)
-    return builder.emit("embedding", text, [], node, tables={"token": whole(name)})
+        op = builder.emit("embedding", text, inputs, node, again=owner, shape=shape_of(node))
+    else:
+        op = builder.emit("embedding", text, inputs, node, tables={role: whole(name)}, shape=shape_of(node))
+    return _without_gradient(builder, node, op)
 
 
 def _positions(builder: Builder, node: Any) -> tuple[str, Tensor] | None:
@@ -122,7 +149,7 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
             continue
         known = _tokens(builder, ids)
         assert known is not None
-        if _owner(builder, known[0]) is not None:
+        if _owner(builder, known[0]) is not None or known[1] not in builder.traced.inputs:
             return None  # functions.py adds the positions to the tokens
         name, rows = found
         first = int(rows[0])
@@ -133,8 +160,8 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         tensor = builder.traced.tensors[name]
         every = tensor.numel() // tensor.shape[-1]
         part = Part(name, rows=None if first == 0 else torch.arange(every).roll(-first), table=tensor.dim() != 2)
-        text = (f"nn.embedding({_batch(builder, known[1])}, {_table(builder, 'token', known[0])}, "
-                f"{_table(builder, 'position', name)})")
-        return builder.emit("embedding", text, [], node,
+        tokens, inputs = _batch(builder, known[1], node)  # inputs of the module, without further ops
+        text = f"nn.embedding({tokens}, {_table(builder, 'token', known[0])}, {_table(builder, 'position', name)})"
+        return builder.emit("embedding", text, inputs, node, shape=shape_of(node),
                             tables={"token": whole(known[0]), "position": Weight([part])})
     return None

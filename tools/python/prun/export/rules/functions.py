@@ -14,14 +14,15 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op, Part, Weight
 from ..trace import aten, op_name, refuse, shape_of
-from .views import operand
+from .views import constant, operand
 
 _UNARY = {
     aten.exp.default: "nn.exp({0})", aten.log.default: "nn.log({0})", aten.sqrt.default: "nn.sqrt({0})",
     aten.rsqrt.default: "nn.rsqrt({0})", aten.abs.default: "nn.abs({0})", aten.sign.default: "nn.sign({0})",
     aten.sin.default: "nn.sin({0})", aten.cos.default: "nn.cos({0})", aten.sigmoid.default: "nn.sigmoid({0})",
     aten.silu.default: "nn.silu({0})", aten.reciprocal.default: "(1 / ({0}))", aten.relu.default: "nn.relu({0})",
-    aten.tanh.default: "nn.tanh({0})",
+    aten.tanh.default: "nn.tanh({0})", aten.detach.default: "nn.detach({0})",
+    aten.log_sigmoid.default: "(-nn.softplus(-({0})))",
 }
 _BINARY = {
     aten.add.Tensor: "({0}) + ({1})", aten.add_.Tensor: "({0}) + ({1})", aten.sub.Tensor: "({0}) - ({1})",
@@ -51,10 +52,7 @@ def rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
         arg = before
     name = traced.parameter(arg)
     if name is not None:
-        if traced.tensors[name].dim() == 0:
-            raise refuse(next(iter(arg.users), arg), f"the parameter {name} without dims",
-                         "a plan's parameters have dims: make it nn.Parameter(torch.ones(1))")
-        return ", ".join(str(size) for size in traced.tensors[name].shape), Part(name)
+        return ", ".join(str(size) for size in traced.tensors[name].shape or (1,)), Part(name)
     if arg.target is not aten.embedding.default or arg.args[1] not in traced.constants:
         return None
     name = traced.parameter(arg.args[0])
@@ -83,15 +81,14 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         if not isinstance(arg, Node):
             raise refuse(node, f"an operand of {op_name(node)} that is no number", "")
         if arg in builder.traced.constants:
-            raise refuse(node, f"a constant tensor {list(shape_of(arg))} in {op_name(node)}",
-                         "make it an nn.Parameter, or fold it into the layer next to it")
-        found = rows_of(builder, arg)
+            arg = constant(builder, builder.traced.constants[arg], node)
+        found = rows_of(builder, arg) if isinstance(arg, Node) else None
         if found is not None:
             role = f"operand{len(tables)}"
             given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
             tables[role] = Weight([found[1]])
             continue
-        one = _own_shape(builder, node, arg)
+        one = arg if isinstance(arg, Op) else _own_shape(builder, node, arg)
         if one not in inputs:
             inputs.append(one)
         given.append(f"{{{inputs.index(one)}}}")

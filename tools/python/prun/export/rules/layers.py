@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ..builder import Builder, number_text, whole
 from ..ops import Op, Part, Weight
-from ..trace import aten, refuse, shape_of
+from ..trace import Traced, aten, is_getitem, refuse, shape_of
 
 _TRANSPOSES = {aten.t.default, aten.transpose.int, aten.numpy_T.default, aten.permute.default}
 
@@ -102,7 +102,7 @@ def linear(builder: Builder, node: Node) -> Op | None:
         node = origin
     builder.value(layer.x)  # makes the token embedding, which may own the weight
     known = builder.owner_of.get(layer.weight)
-    if known is not None and columns is None:
+    if known is not None and columns is None and known[0].kind not in ("linear", "qkv"):
         return _tied(builder, node, layer, *known)
     return emit_layer(builder, node, [(layer, columns)])
 
@@ -122,10 +122,32 @@ def _tied(builder: Builder, node: Node, layer: Layer, owner: Op, role: str) -> O
                         weights={} if layer.bias is None else {".bias": whole(layer.bias)})
 
 
-def dropout(builder: Builder, node: Node) -> Op | None:
-    """nn.Dropout while training. Masks differ from PyTorch's."""
-    if node.target is not aten.dropout.default:
+def read_dropout(traced: Traced, node: Node) -> tuple[float, Node] | None:
+    """Returns the share and the input of dropout."""
+    if is_getitem(node) and node.args[1] == 0 and isinstance(node.args[0], Node):
+        node = node.args[0]
+    if node.target not in (aten.dropout.default, aten.native_dropout.default) or traced.same(node):
         return None
     share = node.args[1]
-    assert isinstance(share, float)
-    return builder.emit("dropout", f"nn.dropout({{0}}, {number_text(share)})", [builder.value(node.args[0])], node)
+    assert isinstance(share, float) and isinstance(node.args[0], Node)
+    return share, node.args[0]
+
+
+def drop_path(builder: Builder, node: Node) -> Op | None:
+    """Whole samples of a tensor that are zero while training (stochastic depth). Masks differ from PyTorch's."""
+    found = builder.traced.drop_paths.get(node)
+    if found is None:
+        return None
+    x = builder.value(found[0])
+    first = "{0}" + "".join(f":slice({dim}, 0, 1)" for dim in range(1, len(x.shape)))
+    one = builder.emit("detach", f"nn.detach({first})", [x], node, shape=(x.shape[0], *[1] * (len(x.shape) - 1)))
+    text = f"{{0}} * nn.dropout(nn.equal({{1}}, {{1}}), {number_text(float(f'{found[1]:.12g}'))})"
+    return builder.emit("mul", text, [x, one], node, shape=x.shape)
+
+
+def dropout(builder: Builder, node: Node) -> Op | None:
+    """nn.Dropout while training. Masks differ from PyTorch's."""
+    found = read_dropout(builder.traced, node)
+    if found is None:
+        return None
+    return builder.emit("dropout", f"nn.dropout({{0}}, {number_text(found[0])})", [builder.value(found[1])], node)

@@ -10,7 +10,7 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
-from . import experts
+from . import contrastive, data, experts
 
 _LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
 
@@ -42,6 +42,8 @@ def _rows_of(builder: Builder, node: Node, logits: Node) -> tuple[Node, list[int
     if builder.traced.source(origin) is origin and len(shape_of(logits)) == 2:
         return origin, list(range(count))
     chosen = builder.traced.selection(logits)
+    if chosen is None and data.is_pick(builder, origin):
+        return origin, list(range(count))
     if chosen is None:
         raise refuse(node, "logits that are put together from several tensors",
                      "a plan's logits are one linear layer's")
@@ -96,6 +98,7 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
     vocab = shape_of(origin)[-1]
     pairs = [(int(row), at) for row, at in zip(rows, positions) if at >= 0]
     shape = shape_of(source)
+    builder.ignored[source] = ignored
     if builder.named and pairs == [(i, i) for i in range(math.prod(shape))]:
         batch, options = builder.named_input(source), _options(ignored, smoothing, tokens=False)
         return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, {batch}{options})", [builder.value(origin)],
@@ -210,7 +213,8 @@ def _without_balance(builder: Builder, node: Node) -> Node:
 def loss(builder: Builder, node: Node) -> Op:
     """Returns the op of the module's loss; raises if a plan has no such loss."""
     node = _without_balance(builder, builder.traced.follow(node))
-    op = cross_entropy(builder, node) or mean_squared_error(builder, node)
+    op = (contrastive.loss(builder, node) or cross_entropy(builder, node) or mean_squared_error(builder, node)
+          or contrastive.mean(builder, node))
     if op is not None:
         if builder.balance and builder.balanced != builder.routers:
             raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",

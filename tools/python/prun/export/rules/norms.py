@@ -58,6 +58,7 @@ def _by_parts(builder: Builder, node: Node) -> tuple[Node, list[Node], list[floa
         for _ in range(4):
             if not isinstance(below, Node):
                 break
+            below = traced.follow(below)
             candidates.append(below)
             if below.target not in ELEMENTWISE or not below.args:
                 break

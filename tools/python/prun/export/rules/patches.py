@@ -15,7 +15,7 @@ from ..ops import Op, Part, Weight
 from ..trace import MOVEMENT, aten, shape_of
 from .views import cut, list_text, operand
 
-_CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
+_CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3, aten.conv2d.padding: 2}
 
 
 def _list(value: Any, dims: int) -> list[int]:
@@ -31,6 +31,8 @@ def _is_patches(node: Node) -> bool:
     kernel = list(shape_of(node.args[1])[2:])
     given: list[Any] = list(node.args[3:])
     stride, padding, dilation, groups = given + [1, 0, 1, 1][len(given):]
+    if isinstance(padding, str):
+        padding = 0 if padding == "valid" or all(one == 1 for one in kernel) else 1
     return bool(_list(stride, dims) == kernel and not any(_list(padding, dims)) and groups == 1 and
                 all(one == 1 for one in _list(dilation, dims)))
 

@@ -9,15 +9,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ..builder import Builder, number_text, whole
-from ..ops import Op
+from ..ops import Op, Weight
 from ..trace import RESHAPES, aten, is_getitem, refuse, shape_of
 
 _TRANSPOSE = {aten.transpose.int, aten.t.default, aten.numpy_T.default, aten.mT.default}
 _EXPAND = {aten.expand.default, aten.broadcast_to.default, aten.expand_as.default}
 _SPLIT = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int}
+_MOST = 1 << 24  # elements of a constant tensor
 _SAMPLES = "prun divides the samples over ranks: keep them in the first dim"
 
 
@@ -35,7 +38,7 @@ def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op
     """Returns the op with another shape. Its samples remain outermost."""
     if op.shape == shape:
         return op
-    if op.kind == "parameter":
+    if _from_parameters(op):
         return builder.emit("reshape", f"{{0}}:reshape {list_text(shape)}", [op], node, shape=shape)
     samples = samples_of(builder)
     count = math.prod(shape)
@@ -59,8 +62,25 @@ def operand(builder: Builder, arg: Any) -> Op:
     return builder.made[node]
 
 
+def constant(builder: Builder, value: Tensor, node: Node) -> Op:
+    """Returns numbers that do not depend on the batch, as a frozen parameter of the unit that reads them. Dims in which
+    they repeat are 1."""
+    value = value.detach()
+    if not value.numel() or value.numel() > _MOST:
+        raise refuse(node, f"a constant tensor {list(value.shape)}", "compute it outside the module and pass it as data")
+    samples = samples_of(builder)
+    for dim in range(value.dim()):
+        if bool((value == value.narrow(dim, 0, 1)).all()):
+            value = value.narrow(dim, 0, 1)
+        elif dim == 0 and value.shape[0] == samples and value.dim() > 2:
+            raise refuse(node, "a constant tensor that differs between samples", _SAMPLES)
+    text = f"nn.parameter({{constant}}, {list_text(value.shape)})"
+    return builder.emit("parameter", text, [], node, shape=tuple(value.shape),
+                        tables={"constant": Weight([], value.to(torch.float64).clone())})
+
+
 def _first(dim: int, x: Op, node: Node) -> None:
-    if dim == 0 and x.kind != "parameter":
+    if dim == 0 and not _from_parameters(x):
         raise refuse(node, "samples that are picked or joined", _SAMPLES)
 
 
@@ -87,7 +107,7 @@ def permute(builder: Builder, node: Node) -> Op | None:
         a, b = pair[0] % count, pair[1] % count
         order[a], order[b] = b, a
     x = operand(builder, source)
-    if x.kind != "parameter" and order[0] != 0 and shape_of(source)[0] % samples_of(builder) == 0:
+    if not _from_parameters(x) and order[0] != 0 and shape_of(source)[0] % samples_of(builder) == 0:
         raise refuse(node, "samples that leave the first dim", _SAMPLES)
     moved = [i for i, one in enumerate(order) if i != one]
     text = f":transpose({moved[0]}, {moved[1]})" if len(moved) == 2 else f":permute {list_text(order)}"
@@ -138,7 +158,9 @@ def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int
 
 
 def _from_parameters(op: Op) -> bool:
-    return op.kind == "parameter" or (bool(op.inputs) and all(map(_from_parameters, op.inputs)))
+    """Returns whether a value has no samples."""
+    return op.kind in ("parameter", "relative") or (
+        bool(op.inputs) and "batch." not in op.text and all(map(_from_parameters, op.inputs)))
 
 
 def cut(builder: Builder, node: Node, x: Op, dim: int, start: int, size: int) -> Op:
