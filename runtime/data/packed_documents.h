@@ -60,6 +60,10 @@ void require_short(const DocumentRun& document, int64_t number, const DataFiles&
 // longer than the capacity under the rule "error", or if a table of positions has too few rows.
 void check_documents(const Data& data, const std::vector<IdLimit>& limits);
 
+// Gives attention inside documents the documents' part of all pairs of tokens, by which its FLOPs are counted. Reads at
+// most 2^24 tokens of the plan's data.
+void count_documents(Plan& plan);
+
 // Returns an order of the items in which every contiguous equal division of it has nearly equal costs: the items of any
 // ranks and microbatches. It depends on the costs alone and not on the mesh.
 std::vector<int64_t> balanced_order(const std::vector<double>& costs);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "compile/compile.h"
 #include "data/data_files.h"
+#include "data/packed_documents.h"
 #include "ir/plan_reader.h"
 #include "ir/state.h"
 #include "job/adapters.h"
@@ -145,6 +146,7 @@ Plan record_plan(const JobSpec& spec, int ranks, std::optional<PlanSizes> sizes)
   add_spent_time(made.processor_seconds);
   Plan plan = read_plan(made.plan_cbor);
   plan.modules = std::move(made.modules);
+  count_documents(plan);
   return plan;
 }
 
@@ -156,7 +158,10 @@ std::vector<Plan> record_plans(const JobSpec& spec, int ranks, std::vector<PlanS
   const ScriptResult made = run_script(script);
   add_spent_time(made.processor_seconds);
   std::vector<Plan> plans = read_plans(made.plan_cbor);
-  for (Plan& plan : plans) plan.modules = made.modules;
+  for (Plan& plan : plans) {
+    plan.modules = made.modules;
+    count_documents(plan);
+  }
   return plans;
 }
 

@@ -6,7 +6,7 @@ local nn = prun.nn
 
 local arg = prun.args {
   alone = false,           -- read arrays of single documents
-  model = { "own", "own, gpt or llama", choices = { "own", "gpt", "llama" } },
+  model = { "own", "own or built in", choices = { "own", "gpt", "llama", "moe", "mixtral" } },
   share = { "zigzag", "of tokens under context parallelism", choices = { "zigzag", "documents" } },
   dp = 1, cp = 1, tp = 1, pp = 1, zero = 0, schedule = "1f1b", micro = 1, batch = 8, capacity = 32, long = "error",
   path = "documents.bin", order = "epochs", steps = 3, lr = 0.1, vocab = 24, seed = 0, eval = 0, eot = 5,
@@ -51,6 +51,9 @@ local models = {
   gpt = prun.models.gpt { vocab = arg.vocab, layers = 2, width = 16, heads = 4, context = arg.capacity },
   llama = prun.models.llama { vocab = arg.vocab, layers = 2, width = 16, heads = 4, kv_heads = 2,
                               context = arg.capacity },
+  moe = prun.models.moe { vocab = arg.vocab, layers = 2, width = 16, heads = 4, context = arg.capacity, aux = 0 },
+  mixtral = prun.models.mixtral { vocab = arg.vocab, layers = 2, width = 16, heads = 4, kv_heads = 2,
+                                  context = arg.capacity, aux = 0 },
 }
 local zero = { [0] = prun.ddp, prun.zero1, prun.zero2, prun.zero3 }
 return prun.plan {

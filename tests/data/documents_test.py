@@ -18,6 +18,7 @@ import unittest
 PRUN = str(pathlib.Path(sys.argv[1]).resolve())
 HERE = pathlib.Path(__file__).resolve().parent
 PLAN = HERE / "documents.lua"
+CLUSTER = HERE.parents[1] / "plans/clusters/dgx-a100.yaml"
 CAPACITY, VOCAB, END, STREAMS, IGNORED = 32, 24, 5, 8, -100
 EXACT = ("--device", "reference")
 
@@ -194,13 +195,27 @@ class Documents(unittest.TestCase):
         [loss] = [row["eval_loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "eval_loss" in row]
         return loss
 
+    def test_flops_are_those_of_the_documents(self):
+        """A stream that is one document has all pairs of tokens; others have the documents' part of them."""
+        self.write_tokens("one.bin", [[7] * (CAPACITY - 1) + [END]] * STREAMS)
+        lengths = [len(document) for document in self.documents]
+        part = sum(length**2 for length in lengths) / (sum(lengths) * CAPACITY)
+        product = 2 * STREAMS * CAPACITY * (CAPACITY // 2) * 16  # one GEMM of causal attention of width 16
+        both_layers = 2 * (2 + 4) * product                      # forward and backward
+        missing = self.flops(path="one.bin") - self.flops(path="documents.bin")
+        self.assertAlmostEqual(missing / both_layers, 1 - part, 6)
+
+    def flops(self, **settings):
+        simulated = json.loads(self.prun("sim", PLAN, *EXACT, "--json", "--cluster", CLUSTER, **settings).stdout)
+        return simulated["tflops_per_device"] * simulated["step_s"] * 1e12
+
     def test_a_step_without_targets_is_an_error(self):
         self.write_tokens("ends.bin", [[END]] * 100)
         done = self.prun(PLAN, *EXACT, code=2, path="ends.bin", batch=2)
         self.assertIn("ends.bin: none of the 64 targets of step 1 counts in the loss", done.stderr)
 
     def test_built_in_models(self):
-        for model in ("gpt", "llama"):
+        for model in ("gpt", "llama", "moe", "mixtral"):
             alone = self.alone(model=model)
             for mesh in ({}, {"dp": 2, "tp": 2, "zero": 3, "micro": 2}):
                 with self.subTest(model=model, mesh=mesh):

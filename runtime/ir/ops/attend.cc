@@ -114,7 +114,7 @@ void derive_attend(GradientBuilder& builder, const NodeView& node) {
 // Returns the FLOPs of one GEMM of all queries with the keys that they see, by q's size of a head or by v's.
 double product_flops(const Types& inputs, const Attrs& attrs, int64_t columns) {
   const double batch = static_cast<double>(inputs[0].shape[0]), queries = static_cast<double>(inputs[0].shape[1]);
-  double seen = static_cast<double>(inputs[1].shape[1]);
+  double seen = static_cast<double>(inputs[1].shape[1]) * attrs.number("part_of_pairs", 1);
   const double window = static_cast<double>(attrs.integer("window"));
   if (attrs.integer("causal") != 0) seen /= 2;
   if (window > 0) seen = std::min(seen, attrs.integer("causal") != 0 ? window : 2 * window);
