@@ -177,6 +177,15 @@ class Data(unittest.TestCase):
             exported = self.same(Rows(times), rows, 'nn.unit("layers0"', 'nn.again("layers0"', meshes=MESHES[:4])
             self.assertEqual(exported.plan.count("nn.again"), 2 * times - 2)
 
+        class One(Rows):
+            def forward(self, x, y):
+                for _ in range(self.times):
+                    x = torch.tanh(self.layers[0](x)) + x
+                return F.mse_loss(self.last(self.layers[1](x)), y)
+
+        self.same(One(2), rows, 'x = nn.again("layers0"', meshes=MESHES[:1])
+        self.same(One(5), rows, "for _ = 1, 4 do\n      x = nn.again", meshes=MESHES[:4])
+
     def test_stops_of_gradients(self):
         class Rows(nn.Module):
             def __init__(self):

@@ -76,12 +76,15 @@ def model_text(units: list[Unit]) -> str:
         reads = [names[id(op)] for op in unit.reads]
         gives = _names(unit, units[i + 1:], names)
         bodies = [] if unit.again else _chain(units, i, reads, gives)
-        count = _loop_of(bodies)
+        count = _calls(units, i, reads, gives) if unit.again and set(gives) <= declared else _loop_of(bodies)
         target = ", ".join(gives)
         lead = f"{target} = " if set(gives) <= declared else f"local {target} = "
         lead = "return " if i + count == len(units) else lead
         declared |= set(gives)
-        if count > 1:
+        if count > 1 and unit.again:
+            lines += [f"    for _ = 1, {count} do", f'      {lead}nn.again("{unit.name}", function()',
+                      *body_of(unit, "        ", reads), "      end)", "    end"]
+        elif count > 1:
             lines += _loop(unit, bodies[:count], lead)
         else:
             lines.append(f'    {lead}nn.{"again" if unit.again else "unit"}("{unit.name}", function()')
@@ -127,6 +130,20 @@ def _loop_of(bodies: list[list[str]]) -> int:
     if different > 1 and runs > different and _period(bodies) < len(bodies):
         return len(bodies)
     return next((i for i, body in enumerate(bodies) if body != bodies[0]), len(bodies))
+
+
+def _calls(units: list[Unit], start: int, reads: list[str], gives: list[str]) -> int:
+    """Returns how many calls of one unit follow each other from `start` on, each of which reads the results of the one
+    before."""
+    body, count = body_of(units[start], "", reads), 1
+    while reads == gives and start + count < len(units) - 1:
+        one, before = units[start + count], units[start + count - 1]
+        here = dict(zip(map(id, before.gives), gives))
+        if not one.again or one.name != before.name or [here.get(id(op)) for op in one.reads] != reads or (
+                body_of(one, "", reads) != body):
+            break
+        count += 1
+    return count
 
 
 def _names(unit: Unit, later: list[Unit], names: dict[int, str]) -> list[str]:
