@@ -7,4 +7,4 @@ std = {
 }
 max_line_length = 120
 files["lua/prun"] = { read_globals = { "host" } }
-exclude_files = { "tests/errors", "build", "lua/prun/stubs.lua" }
+exclude_files = { "tests/errors", "build", "lua/prun/stubs.lua", "lua/prun/model_stubs.lua" }

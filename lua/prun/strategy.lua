@@ -80,7 +80,9 @@ local function record_unit(strategy, class)
     -- Forward activations inside the unit are not kept: backward recomputes them.
     recompute = intents.method(result, "unit", "unit:recompute", {
       { name = "whole", kind = "boolean", optional = true, help = "also what backward has no use for" },
-    }, function(_, whole)
+      { name = "stages", kind = "integers", optional = true, least = 0, help = "of a pipeline; by default all" },
+    }, function(_, whole, stages)
+      result.recompute_stages = stages
       result.recompute, result.recompute_whole = true, result.recompute_whole or whole == true
     end),
   })

@@ -354,6 +354,7 @@
 ---@field chunks? integer stages of one rank; by default the schedule's
 ---@field split? string what stages share equally (default 'layers')
 ---@field stages? integer[] layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares
+---@field layout? string|string[] the units of each stage, such as "embed | block*3 | ... | head", instead of equal shares
 ---@field transfer? string send: messages; put: the sender writes into the receiver's memory, one-sided (default 'send')
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }
@@ -380,6 +381,7 @@
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks
 ---@class prun.recompute.options
 ---@field axis? string none (default '')
+---@field stages? number[] pipeline stages whose units are recomputed; by default all (default {})
 ---@field units? string|string[] classes of units to recompute (default {'block'})
 ---@field whole? boolean all of a unit, also what backward has no use for, as other frameworks do (default false)
 ---@class prun.schedule.options

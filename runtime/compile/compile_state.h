@@ -62,11 +62,14 @@ struct ScheduleStep {
   Half half = Half::whole;
 };
 
-// Consecutive calls of one stage, the unit that a pipeline schedules. Without a pipeline everything is stage 0.
+// Consecutive calls of one stage, the unit that a pipeline schedules. Without a pipeline everything is stage 0. An
+// empty stage has no calls and only forwards what later stages read.
 struct StageStep {
   int stage = 0;
   std::vector<ScheduleStep> calls;
-  const ScheduleStep& front() const { return calls.front(); }
+  ScheduleStep forwards;  // of an empty stage: its phase and microbatch, and the call before it in the model
+  const ScheduleStep& front() const { return calls.empty() ? forwards : calls.front(); }
+  const ScheduleStep& back() const { return calls.empty() ? forwards : calls.back(); }
 };
 
 // Parameters that are already gathered when a step begins, by the previous step or by init (gathers_ahead.h).

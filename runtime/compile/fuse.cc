@@ -75,7 +75,8 @@ constexpr Norm kNorms[] = {{ops::layernorm, ops::add_layernorm, ops::layernorm_g
 bool next_may_compute(const CompileState& state, CallId call, CallId next) {
   if (call == next) return true;
   const Call &from = state.graph.calls[call], &to = state.graph.calls[next];
-  return call + 1 == next && from.stage == to.stage && !state.strategies.of(state.graph.units[to.unit]).recompute;
+  return call + 1 == next && from.stage == to.stage &&
+         !state.strategies.of(state.graph.units[to.unit]).recomputes(to.stage);
 }
 
 // The sum remains an output because other ops read it. The two ops are adjacent, so that no live range grows.

@@ -15,11 +15,11 @@
 
 #include "base/text.h"
 #include "compile/compile_state.h"
+#include "compile/stage_layout.h"
 
 namespace prun {
-namespace {
 
-// Returns which calls are layers: those of classes with several units. Other calls join the stage of the layer before.
+// Layers are the calls of classes with several units. Other calls join the stage of the layer before.
 std::vector<bool> find_layers(const Graph& graph) {
   std::map<std::string, int> units;
   for (const Unit& unit : graph.units) ++units[unit.unit_class];
@@ -30,15 +30,17 @@ std::vector<bool> find_layers(const Graph& graph) {
 }
 
 // The first layers % stages stages have one layer more.
+int equal_share(int number, int layers, int stages) {
+  const int least = layers / stages, larger = layers % stages, boundary = larger * (least + 1);
+  return number < boundary ? number / (least + 1) : larger + (number - boundary) / least;
+}
+
+namespace {
+
 void split_by_layers(Graph& graph, int stages, const std::vector<bool>& layer, int layers) {
-  int seen = 0, least = layers / stages, larger = layers % stages;
-  auto stage_of = [&](int number) {
-    int boundary = larger * (least + 1);
-    return number < boundary ? number / (least + 1) : larger + (number - boundary) / least;
-  };
-  for (size_t c = 0; c < graph.calls.size(); ++c) {
-    graph.calls[c].stage = layer[c] ? stage_of(seen++) : stage_of(std::clamp(seen - 1, 0, layers - 1));
-  }
+  int seen = 0;
+  for (size_t c = 0; c < graph.calls.size(); ++c)
+    graph.calls[c].stage = equal_share(layer[c] ? seen++ : std::clamp(seen - 1, 0, layers - 1), layers, stages);
 }
 
 // `each`: layers of each stage.
@@ -156,6 +158,24 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
   for (const auto& [at, call] : lent_to) graph.units[twins.at(at)].part_of = graph.calls[call].unit;
 }
 
+// Throws for a recomputation on a stage that has no unit of the class.
+void check_recomputed_stages(const Plan& plan, const Graph& graph) {
+  const int stages = pipeline_stages(plan);
+  for (const Strategy& strategy : plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const int stage : unit.recompute_stages) {
+        if (stage >= stages)
+          throw plan_error(fmt::format("recompute: there is no stage {}, the stages are 0 to {}", stage, stages - 1),
+                           strategy.site);
+        const bool any = std::any_of(graph.calls.begin(), graph.calls.end(), [&](const Call& call) {
+          return call.stage == stage && graph.units[call.unit].unit_class == unit.unit_class;
+        });
+        if (!any)
+          throw plan_error(fmt::format("recompute: stage {} has no unit of the class '{}'", stage, unit.unit_class),
+                           strategy.site);
+      }
+}
+
 }  // namespace
 
 int layers_of(const Graph& graph) {
@@ -187,20 +207,27 @@ void partition(CompileState& state) {
   std::vector<bool> layer = find_layers(graph);
   int layers = std::count(layer.begin(), layer.end(), true);
   int most = pipeline.split_by_flops ? graph.calls.count() : layers;
-  if (stages > most)
+  if (stages > most && pipeline.layout.empty())
     throw plan_error(
         fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one",
                     pipeline_ranks(state.plan), pipeline_ranks(state.plan) == 1 ? "" : "s",
                     pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most,
                     pipeline.split_by_flops ? "units" : "layers"),
         pipeline.site);
-  if (!pipeline.stage_layers.empty()) {
+  if (!pipeline.stage_of_call.empty()) {
+    for (const CallId call : graph.calls.ids()) graph.calls[call].stage = pipeline.stage_of_call[call.index()];
+  } else if (!pipeline.layout.empty()) {
+    const Table<CallId, int> stage_of = stages_of_layout(state.plan, graph);
+    for (const CallId call : graph.calls.ids()) graph.calls[call].stage = stage_of[call];
+  } else if (!pipeline.stage_layers.empty()) {
     check_listed(state.plan, stages, layers);
     split_as_listed(graph, pipeline.stage_layers, layer);
-  } else if (pipeline.split_by_flops)
+  } else if (pipeline.split_by_flops) {
     split_by_flops(graph, stages);
-  else
+  } else {
     split_by_layers(graph, stages, layer, layers);
+  }
+  check_recomputed_stages(state.plan, graph);
   separate_tied_units(state.plan, graph);
 }
 

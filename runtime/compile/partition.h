@@ -1,5 +1,7 @@
 // Stages of a pipeline are counted in layers.
 #pragma once
+#include <vector>
+
 #include "ir/graph.h"
 
 namespace prun {
@@ -7,5 +9,9 @@ namespace prun {
 // Returns the number of layers that a pipeline's stages share: calls of unit classes with several units. A model
 // without such classes counts all its calls.
 int layers_of(const Graph& graph);
+// Returns which calls are layers.
+std::vector<bool> find_layers(const Graph& graph);
+// Returns the stage of layer `number`: stages have equal numbers of layers, the first ones one more if need be.
+int equal_share(int number, int layers, int stages);
 
 }  // namespace prun

@@ -10,10 +10,12 @@ namespace {
 StageStep stage_step(const CompileState& state, int stage, Phase phase, int microbatch, Half half) {
   StageStep turn;
   turn.stage = stage;
+  turn.forwards = {phase, 0, microbatch, half};
   int calls = std::ssize(state.graph.calls);
   for (int i = 0; i < calls; ++i) {
     CallId call = phase == Phase::forward ? i : calls - 1 - i;
     if (state.graph.calls[call].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
+    if (state.graph.calls[call].stage < stage) turn.forwards.call = std::max(turn.forwards.call, call);
   }
   return turn;
 }

@@ -111,7 +111,7 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
     emitter_.tensor_of(value, now.microbatch) = emitter_.activation(state_.graph.values[value], now.microbatch);
   const TensorId tensor = emitter_.input_of(value, now.microbatch);
   Op op = emitter_.op(sends ? (pipeline.puts ? ops::put : ops::send) : (pipeline.puts ? ops::wait_signal : ops::recv),
-                      {}, {}, now, pipeline.site, state_.unit_of(sends ? step.calls.back() : now));
+                      {}, {}, now, pipeline.site, state_.unit_of(sends ? step.back() : now));
   (sends ? op.reads : op.writes) = {tensor};
   op.axis = pipeline.axis;
   op.attrs.set("peer", int64_t{peer});

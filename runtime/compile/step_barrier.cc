@@ -125,7 +125,7 @@ bool ends_elsewhere(const Body& body, const Order& order, const Begins& begins) 
   return false;
 }
 
-void join(Program& program, Body& body, const Begins& begins) {
+void join_streams(Program& program, Body& body, const Begins& begins) {
   Order order(body);
   std::vector<Op>& main = body.streams[0].ops;
   if (ends_elsewhere(body, order, begins)) {
@@ -162,7 +162,7 @@ bool carry(Program& program) {
   Body before = step;
   const size_t buffers = program.buffers.size(), tensors = program.tensors.size();
   for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = true;
-  join(program, step, begins);
+  join_streams(program, step, begins);
   await_in_next_step(program, step, begins);
   if (meet_nothing(program, step, begins)) return true;
   for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = false;
@@ -182,7 +182,7 @@ void add_step_barrier(Program& program, bool carries) {
     if (once || body.streams.empty()) continue;
     if (!Order(body).stuck().empty()) continue;  // verify reports a deadlock better
     if (id == kStepBody && carries && carry(program)) continue;
-    join(program, body, nothing_goes_on(body));
+    join_streams(program, body, nothing_goes_on(body));
   }
 }
 

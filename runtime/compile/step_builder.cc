@@ -47,19 +47,24 @@ void StepBuilder::walk_schedule() {
     if (evaluates_) emitter_.compute_after(transfers_.gone());
     for (size_t c = 0; c < stage.calls.size(); ++c) {
       const ScheduleStep& step = stage.calls[c];
-      const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1]
-                                 : i + 1 < steps            ? &state_.steps[i + 1].front()
-                                                            : nullptr;
+      const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1] : first_call_after(i);
       if (step.half != Half::weight) hooks(step, false, next);
       compute(step);
       hooks(step, true, next);
     }
     transfers_.send(stage);
-    const ScheduleStep& last = stage.calls.back();
+    const ScheduleStep& last = stage.back();
     const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
                                last.call == state_.graph.calls.last();
     if (loss_is_whole && !state_.plan.pipeline && has_loss()) average_loss();
   }
+}
+
+// Returns the first call behind schedule step `turn`; null: there is none.
+const ScheduleStep* StepBuilder::first_call_after(size_t turn) const {
+  for (size_t i = turn + 1; i < state_.steps.size(); ++i)
+    if (!state_.steps[i].calls.empty()) return &state_.steps[i].front();
+  return nullptr;
 }
 
 // Marks the ops of each stream that the slots of the repeating period have emitted.

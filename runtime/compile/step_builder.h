@@ -26,6 +26,7 @@ class StepBuilder {
  private:
   void read_averages();
   void walk_schedule();
+  const ScheduleStep* first_call_after(size_t turn) const;
   void mark_repeat(int turn);
   void finish();
   void next_batch();

@@ -23,7 +23,8 @@ class StepIndex {
   // not need.
   bool recomputes_whole(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute_whole; }
   bool recomputes(const ScheduleStep& step) const {
-    return state_.strategies.of(unit(step)).recompute && !backward_[step.call].empty();
+    const int stage = state_.graph.calls[step.call].stage;
+    return state_.strategies.of(unit(step)).recomputes(stage) && !backward_[step.call].empty();
   }
   // Returns the forward nodes of a call, in order, that the given values depend on; stops at nodes that `again`
   // rejects.

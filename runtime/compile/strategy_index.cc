@@ -61,7 +61,12 @@ StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
         all.parts.push_back({&plan.strategies[s], &unit});
         units[unit.unit_class][s] = &unit;
       }
-      all.recompute = all.recompute || unit.recompute;
+      if (unit.recompute) {
+        const bool everywhere = unit.recompute_stages.empty() || (all.recompute && all.recompute_stages.empty());
+        all.recompute_stages.insert(unit.recompute_stages.begin(), unit.recompute_stages.end());
+        if (everywhere) all.recompute_stages.clear();
+        all.recompute = true;
+      }
       all.recompute_whole = all.recompute_whole || unit.recompute_whole;
       all.keeps_small_whole = all.keeps_small_whole || unit.shard_least >= 0;
       all.synchronizes = all.synchronizes || !unit.sync.empty();

@@ -26,10 +26,14 @@ struct ClassStrategies {
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
   const StrategyUnit* offload = nullptr;       // keeps optimizer state in host memory
   bool recompute = false;                      // backward recomputes activations
+  std::set<int> recompute_stages;              // pipeline stages where it does; empty = all
   bool recompute_whole = false;                // backward also recomputes activations that it does not need
   bool keeps_small_whole = false;              // parameters below a size, possibly 0, are not sharded
   bool synchronizes = false;                   // weights are averaged periodically
 
+  bool recomputes(int stage) const {
+    return recompute && (recompute_stages.empty() || recompute_stages.contains(stage));
+  }
   // Returns the part that shards parameters; null = none. Throws plan_error if two do.
   const StrategyUnit* sharding() const;
   // Returns whether weights, instead of gradients, are averaged over the axis.

@@ -57,12 +57,13 @@ struct StrategyUnit {
   std::string shard_axis;
   int64_t shard_least = -1;  // bytes: smaller parameters remain whole; -1 = no threshold
   Site shard_site;
-  bool accumulate = false;       // gradients of all microbatches are accumulated whole before they are reduced
-  bool recompute = false;        // backward recomputes the unit's activations
-  bool recompute_whole = false;  // backward also recomputes activations that it does not need
-  bool offload = false;          // optimizer state is in host memory
-  int offload_ahead = 2;         // pieces of it in transfer, besides the one being updated
-  int64_t offload_piece = 0;     // bytes of each state tensor per transfer
+  bool accumulate = false;            // gradients of all microbatches are accumulated whole before they are reduced
+  bool recompute = false;             // backward recomputes the unit's activations
+  std::vector<int> recompute_stages;  // pipeline stages whose units recompute; empty = all
+  bool recompute_whole = false;       // backward also recomputes activations that it does not need
+  bool offload = false;               // optimizer state is in host memory
+  int offload_ahead = 2;              // pieces of it in transfer, besides the one being updated
+  int64_t offload_piece = 0;          // bytes of each state tensor per transfer
   Site offload_site;
   std::vector<LayerPlacement> layers, activations;
   int64_t sync_every = 0;        // steps; 0 = never
@@ -90,14 +91,27 @@ struct PipelineTurn {
   int microbatch = 0, chunk = 0;
 };
 
+// An entry of a layout: the next `count` calls of a unit or of a class.
+struct LayoutUnits {
+  std::string name;
+  int count = 1;
+};
+
+struct LayoutStage {
+  bool fill = false;  // stands for all stages that the layout does not list, and for all units
+  std::vector<LayoutUnits> units;
+};
+
 struct Pipeline {
   std::string axis;
   std::string schedule;      // name of the schedule
   int chunks = 1;            // stages per rank
   bool v_placement = false;  // chunk 1 of rank r is stage 2·ranks - 1 - r; otherwise chunk c is stage c·ranks + r
   bool split_by_flops = false;
-  std::vector<int> stage_layers;  // layers of each stage; empty = shared equally
-  bool puts = false;              // transfers between stages are one-sided puts of the sender
+  std::vector<int> stage_layers;    // layers of each stage; empty = shared equally
+  std::vector<LayoutStage> layout;  // the units of each stage; empty = by the rules above
+  std::vector<int> stage_of_call;   // the layout of a reduced plan, which is resolved
+  bool puts = false;                // transfers between stages are one-sided puts of the sender
   Site site;
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };

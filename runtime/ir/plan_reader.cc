@@ -359,9 +359,9 @@ void read(const Field& field, LayerPlacement& placement) {
 void read(const Field& field, StrategyUnit& unit) {
   field.need("class", unit.unit_class, "hooks", unit.hooks);
   field.may("sharded", unit.sharded, "shard_axis", unit.shard_axis, "shard_least", unit.shard_least, "accumulate",
-            unit.accumulate, "recompute", unit.recompute, "recompute_whole", unit.recompute_whole, "sync_every",
-            unit.sync_every, "sync", unit.sync, "layers", unit.layers, "activations", unit.activations, "site",
-            unit.shard_site);
+            unit.accumulate, "recompute", unit.recompute, "recompute_whole", unit.recompute_whole, "recompute_stages",
+            unit.recompute_stages, "sync_every", unit.sync_every, "sync", unit.sync, "layers", unit.layers,
+            "activations", unit.activations, "site", unit.shard_site);
   unit.offload = field.has("offload");
   if (!unit.offload) return;
   field.at("offload").need("ahead", unit.offload_ahead, "piece", unit.offload_piece);
@@ -374,12 +374,16 @@ void read(const Field& field, Strategy& strategy) {
   field.may("site", strategy.site, "differs", strategy.differs, "share", strategy.share);
 }
 
+void read(const Field& field, LayoutUnits& units) { field.need("name", units.name, "count", units.count); }
+
+void read(const Field& field, LayoutStage& stage) { field.may("fill", stage.fill, "units", stage.units); }
+
 Pipeline read_pipeline(const Field& field, int microbatches) {
   Pipeline pipeline;
   std::string placement, split, transfer;
   field.need("axis", pipeline.axis, "schedule", pipeline.schedule);
   field.may("chunks", pipeline.chunks, "placement", placement, "split", split, "stages", pipeline.stage_layers,
-            "transfer", transfer, "site", pipeline.site);
+            "layout", pipeline.layout, "transfer", transfer, "site", pipeline.site);
   pipeline.v_placement = placement == "v";
   pipeline.split_by_flops = split == "flops";
   pipeline.puts = transfer == "put";

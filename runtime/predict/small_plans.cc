@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
+#include "compile/partition.h"
 #include "job/build.h"
 #include "job/spent_time.h"
 
@@ -27,10 +29,27 @@ SmallPlans::SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, in
     lengths_.stages = plan_.mesh.size(plan_.pipeline->axis);
     lengths_.chunks = plan_.pipeline->chunks;
   }
-  const int parts = lengths_.stages * lengths_.chunks;
-  const bool equal = all_layers_ % parts == 0 &&
-                     !(plan_.pipeline && (plan_.pipeline->split_by_flops || !plan_.pipeline->stage_layers.empty()));
-  lengths_.layers = equal ? all_layers_ / parts : 0;
+  find_layers();
+}
+
+// Sets the layers of a stage, if stages share them equally, apart from those that a layout lists.
+void SmallPlans::find_layers() {
+  std::set<std::string> classes;  // of layers
+  for (const std::vector<bool> layer = prun::find_layers(plan_.graph); const CallId call : plan_.graph.calls.ids())
+    if (layer[call.index()]) classes.insert(plan_.graph.units[plan_.graph.calls[call].unit].unit_class);
+  bool fills = !plan_.pipeline || plan_.pipeline->layout.empty();
+  if (plan_.pipeline) {
+    if (plan_.pipeline->split_by_flops || !plan_.pipeline->stage_layers.empty()) return;
+    for (const LayoutStage& stage : plan_.pipeline->layout) {
+      fills = fills || stage.fill;
+      lengths_.listed_stages += stage.fill ? 0 : 1;
+      for (const LayoutUnits& units : stage.units)
+        lengths_.listed_layers += classes.contains(units.name) ? units.count : 0;
+    }
+  }
+  const int shared = all_layers_ - lengths_.listed_layers;
+  const int parts = lengths_.stages * lengths_.chunks - lengths_.listed_stages;
+  if (fills && parts > 0 && shared > 0 && shared % parts == 0) lengths_.layers = shared / parts;
 }
 
 double SmallPlans::ops() const {
@@ -64,7 +83,7 @@ const Plan& SmallPlans::recorded(const SmallLengths& sizes) {
   std::vector<PlanSizes> all;
   for (const SmallLengths& each : together) all.push_back(plan_sizes(each));
   std::vector<Plan> plans =
-      record_plans(with_layers(sizes.stages * lengths_.chunks * sizes.layers), ranks_, std::move(all));
+      record_plans(with_layers(lengths_.layers_of(sizes.stages, sizes.layers)), ranks_, std::move(all));
   for (size_t i = 0; i < plans.size(); ++i) recorded_[together[i]] = std::move(plans[i]);
   return recorded_.at(sizes);
 }

@@ -22,6 +22,11 @@ struct PlanLengths {
   int chunks = 1;
   int microbatches = 1;
   int layers = 0;  // per stage and chunk; 0 = unknown, or not distributed equally
+  // Of a layout: the stages that it lists beside "...", whose layers are not counted above, and their layers.
+  int listed_stages = 0, listed_layers = 0;
+
+  // Returns the layers of the whole model if `ranks` stages have `each` layers in a stage that is not listed.
+  int layers_of(int ranks, int each) const { return listed_layers + (ranks * chunks - listed_stages) * each; }
 };
 
 struct SmallLengths {
@@ -62,6 +67,7 @@ class SmallPlans {
   enum class Memory { packed, counted, none };
   using Simulations = std::map<SmallLengths, simulate::Simulation>;
   JobSpec with_layers(int layers) const;
+  void find_layers();
   PlanSizes plan_sizes(const SmallLengths& sizes) const;
   const Plan& recorded(const SmallLengths& sizes);
   simulate::Simulation simulated(const SmallLengths& sizes, Memory memory, bool verified, bool only_memory);

@@ -1,10 +1,13 @@
 // Drops repeated units of a class: a model of 96 equal blocks becomes one of a few.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "compile/compile_state.h"
 #include "compile/partition.h"
+#include "compile/stage_layout.h"
 #include "ir/ops.h"
 #include "prove/small_plan.h"
 
@@ -139,9 +142,12 @@ std::vector<int> shared_as(const std::vector<int>& listed, int stages, int layer
     const size_t like = stages == 1 ? 0 : stage * (listed.size() - 1) / (stages - 1);
     sum += lacks.emplace_back(listed[like]);
   }
-  std::vector<int> shared(stages, 1);
-  for (double& each : lacks) each = each * layers / sum - 1;
-  for (int left = layers - stages; left > 0; --left) {
+  std::vector<int> shared;
+  for (double& each : lacks) {
+    shared.push_back(each > 0 ? 1 : 0);
+    each = each > 0 ? each * layers / sum - 1 : -layers;
+  }
+  for (int left = layers - std::accumulate(shared.begin(), shared.end(), 0); left > 0; --left) {
     const auto most = std::max_element(lacks.begin(), lacks.end());
     ++shared[most - lacks.begin()];
     *most -= 1;
@@ -149,11 +155,47 @@ std::vector<int> shared_as(const std::vector<int>& listed, int stages, int layer
   return shared;
 }
 
+// Returns the stages of the smaller plan's calls: layers are shared as unequally as in the layout of `real`, and each
+// other unit is as far along the pipeline.
+std::vector<int> stages_as_laid_out(const Plan& real, const Graph& graph, int stages) {
+  const Table<CallId, int> stage_of = stages_of_layout(real, real.graph);
+  const int all = pipeline_stages(real);
+  const std::vector<bool> layers = find_layers(real.graph);
+  std::vector<int> listed(all, 0);
+  std::map<std::string, int> place;  // of a unit's first call
+  for (const CallId call : real.graph.calls.ids()) {
+    listed[stage_of[call]] += layers[call.index()] ? 1 : 0;
+    place.try_emplace(real.graph.units[real.graph.calls[call].unit].name, stage_of[call]);
+  }
+  const std::vector<bool> small_layers = find_layers(graph);
+  std::vector<int> shared = shared_as(listed, stages, layers_of(graph));
+  std::vector<int> result;
+  Table<ValueId, int> made(graph.values.size(), 0);
+  Calls calls(graph);
+  int stage = 0;
+  for (const CallId call : graph.calls.ids()) {
+    if (small_layers[call.index()]) {
+      while (stage + 1 < stages && shared[stage] == 0) ++stage;
+      --shared[stage];
+      result.push_back(stage);
+    } else {
+      result.push_back(place.at(graph.units[graph.calls[call].unit].name) * (stages - 1) / std::max(1, all - 1));
+    }
+    for (const int n : calls.nodes[call])
+      for (const ValueId input : graph.nodes[n].inputs) result.back() = std::max(result.back(), made[input]);
+    for (const int n : calls.nodes[call])
+      for (const ValueId output : graph.nodes[n].outputs) made[output] = result.back();
+  }
+  return result;
+}
+
 }  // namespace
 
-void share_layers(Plan& small) {
-  if (!small.pipeline || small.pipeline->stage_layers.empty()) return;
-  const int stages = small.mesh.size(small.pipeline->axis) * small.pipeline->chunks;
+void share_layers(const Plan& real, Plan& small) {
+  if (!small.pipeline) return;
+  const int stages = pipeline_stages(small);
+  if (!small.pipeline->layout.empty()) small.pipeline->stage_of_call = stages_as_laid_out(real, small.graph, stages);
+  if (small.pipeline->stage_layers.empty()) return;
   small.pipeline->stage_layers = shared_as(small.pipeline->stage_layers, stages, layers_of(small.graph));
 }
 

@@ -173,7 +173,7 @@ PlanSizes alone(PlanSizes sizes) {
 
 void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vector<Plan*>& others) {
   if (shrink != Shrink::nothing) drop_layers(small, others);
-  share_layers(small);
+  share_layers(real, small);
   const Capacities capacities(small.graph);
   std::vector<Capacities> of_others;
   of_others.reserve(others.size());

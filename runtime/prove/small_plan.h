@@ -50,6 +50,6 @@ void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others
 void drop_layers(Plan& small, const std::vector<Plan*>& others);
 
 // Adapts the pipeline's listed layers of each stage to a plan with fewer stages and layers.
-void share_layers(Plan& small);
+void share_layers(const Plan& real, Plan& small);
 
 }  // namespace prun

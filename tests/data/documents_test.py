@@ -10,23 +10,15 @@ import pathlib
 import random
 import shutil
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
 HERE = pathlib.Path(__file__).resolve().parent
-PLAN = HERE / "documents.lua"
+sys.path.insert(0, str(HERE.parent))
+from mesh_case import MeshCase  # noqa: E402
+
 CLUSTER = HERE.parents[1] / "plans/clusters/dgx-a100.yaml"
 CAPACITY, VOCAB, END, STREAMS, IGNORED = 32, 24, 5, 8, -100
-EXACT = ("--device", "reference")
-
-
-def npy(descr, shape, data):
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
 
 
 def streams_of(lengths, capacity=CAPACITY):
@@ -73,11 +65,12 @@ def weights_of(folder):
     return found
 
 
-class Documents(unittest.TestCase):
+class Documents(MeshCase):
+    PLAN = HERE / "documents.lua"
+
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-documents-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        super().setUpClass()
         cls.documents = documents()
         cls.write_tokens("documents.bin", cls.documents)
         cls.write_alone(cls.documents)
@@ -100,23 +93,14 @@ class Documents(unittest.TestCase):
                 runs += [token, token + 1]
         for name, values in (("tokens", tokens), ("targets", targets), ("positions", positions), ("runs", runs)):
             shape = [len(docs), CAPACITY] + [2] * (name == "runs")
-            (cls.folder / f"{name}.npy").write_bytes(npy("<i4", shape, array.array("i", values).tobytes()))
-
-    def prun(self, *words, code=0, **settings):
-        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
-        done = subprocess.run([PRUN, *map(str, words), *sets], capture_output=True, text=True, timeout=100, cwd=self.folder)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done
+            cls.write(name, shape, values)
 
     def trained(self, *options, **settings):
         """Returns the losses of the steps and the trained weights."""
-        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-        metrics, checkpoint = self.folder / "m", self.folder / "checkpoint"
-        metrics.unlink(missing_ok=True)
+        checkpoint = self.folder / "checkpoint"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, "--checkpoint", checkpoint, *(options or EXACT), **settings)
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-        return [row["loss"] for row in rows if "loss" in row], weights_of(checkpoint)
+        losses = self.losses(*(options or self.EXACT), "--checkpoint", checkpoint, **settings)
+        return losses, weights_of(checkpoint)
 
     def alone(self, **settings):
         return self.trained(alone=True, batch=len(self.documents), **settings)
@@ -160,12 +144,12 @@ class Documents(unittest.TestCase):
             (self.assertEqual if same else self.assertNotEqual)(losses, whole[0][:3])
         self.trained(**half)
         shutil.copytree(self.folder / "checkpoint", self.folder / "half", dirs_exist_ok=True)
-        rest, weights = self.trained("--resume", self.folder / "half", *EXACT, batch=4, steps=5, dp=2)
+        rest, weights = self.trained("--resume", self.folder / "half", *self.EXACT, batch=4, steps=5, dp=2)
         self.same((rest, weights), (whole[0][3:], whole[1]))
         for changed, text in (({"long": "split"}, 'samples are documents that end with 5, long = "split", and were '
                                                   'documents that end with 5, long = "error"'),
                               ({"eot": 6, "long": "split"}, "samples are documents that end with 6")):
-            done = self.prun(PLAN, "--resume", self.folder / "half", *EXACT, code=16, **{**half, **changed})
+            done = self.prun(self.PLAN, "--resume", self.folder / "half", *self.EXACT, code=16, **{**half, **changed})
             self.assertIn(text, done.stderr)
 
     def test_long_documents(self):
@@ -188,11 +172,7 @@ class Documents(unittest.TestCase):
             self.assertLess(abs(found - losses[0]), 1e-12 * losses[0])
 
     def evaluated(self, **settings):
-        metrics = self.folder / "m"
-        metrics.unlink(missing_ok=True)
-        ranks = math.prod(settings.get(axis, 1) for axis in ("dp", "cp"))
-        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, *EXACT, batch=4, steps=1, eval=2, **settings)
-        [loss] = [row["eval_loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "eval_loss" in row]
+        [loss] = self.losses(key="eval_loss", batch=4, steps=1, eval=2, **settings)
         return loss
 
     def test_flops_are_those_of_the_documents(self):
@@ -206,12 +186,12 @@ class Documents(unittest.TestCase):
         self.assertAlmostEqual(missing / both_layers, 1 - part, 6)
 
     def flops(self, **settings):
-        simulated = json.loads(self.prun("sim", PLAN, *EXACT, "--json", "--cluster", CLUSTER, **settings).stdout)
+        simulated = json.loads(self.prun("sim", self.PLAN, *self.EXACT, "--json", "--cluster", CLUSTER, **settings).stdout)
         return simulated["tflops_per_device"] * simulated["step_s"] * 1e12
 
     def test_a_step_without_targets_is_an_error(self):
         self.write_tokens("ends.bin", [[END]] * 100)
-        done = self.prun(PLAN, *EXACT, code=2, path="ends.bin", batch=2)
+        done = self.prun(self.PLAN, *self.EXACT, code=2, path="ends.bin", batch=2)
         self.assertIn("ends.bin: none of the 64 targets of step 1 counts in the loss", done.stderr)
 
     def test_built_in_models(self):

@@ -4,76 +4,37 @@ attention made of matmul and softmax, and without further rules those of the op 
 
 Usage: attend_test.py PRUN
 """
-import array
-import json
-import math
+import itertools
 import pathlib
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-PLAN = pathlib.Path(__file__).resolve().with_name("attend.lua")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from mesh_case import MeshCase  # noqa: E402
+
 SAMPLES, CONTEXT, VOCAB = 12, 12, 64
 FORMS = ("plain", "all", "window", "far", "softcap", "mask", "padding", "cross", "value", "norms")
 
 
-def npy(shape, values):
-    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + array.array("i", values).tobytes()
+class Attend(MeshCase):
+    PLAN = pathlib.Path(__file__).resolve().with_name("attend.lua")
 
-
-class Attend(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-attend-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        super().setUpClass()
         draw = random.Random(5)
         lengths = [draw.randrange(1, CONTEXT + 1) for _ in range(SAMPLES)]
 
-        def write(name, shape, value):
-            values = [value(*place) for place in places(shape)]
-            (cls.folder / f"{name}.npy").write_bytes(npy(shape, values))
-
-        def places(shape):
-            if not shape:
-                return [()]
-            return [(i, *rest) for i in range(shape[0]) for rest in places(shape[1:])]
+        def fill(name, shape, value):
+            cls.write(name, shape, [value(*place) for place in itertools.product(*map(range, shape))])
 
         rows = [SAMPLES, CONTEXT]
-        write("tokens", rows, lambda i, t: draw.randrange(VOCAB))
-        write("source", [SAMPLES, 7], lambda i, t: draw.randrange(VOCAB))
-        write("labels", rows, lambda i, t: draw.randrange(VOCAB) if t < lengths[i] else -100)
-        write("padding", rows, lambda i, t: int(t < lengths[i]))
-        write("mask", [*rows, CONTEXT], lambda i, t, s: int(t == s or draw.random() < 0.6))
-
-    def prun(self, *words, code=0, **settings):
-        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
-        done = subprocess.run([PRUN, *map(str, words), *sets], capture_output=True, text=True, timeout=100, cwd=self.folder)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done
-
-    def losses(self, device="reference", **settings):
-        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-        metrics = self.folder / "m"
-        metrics.unlink(missing_ok=True)
-        self.prun(PLAN, "--nproc", ranks, "--device", device, "--metrics", metrics, **settings)
-        return [row["loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "loss" in row]
-
-    def close(self, ours, theirs, bound):
-        self.assertEqual(len(ours), len(theirs))
-        for one, other in zip(ours, theirs):
-            self.assertLess(abs(one - other), bound * abs(other))
-
-    def same_on(self, meshes, **settings):
-        one = self.losses(**settings)
-        for mesh in meshes:
-            with self.subTest(mesh=mesh, **settings):
-                self.close(self.losses(**settings, **mesh), one, 1e-12)
+        fill("tokens", rows, lambda i, t: draw.randrange(VOCAB))
+        fill("source", [SAMPLES, 7], lambda i, t: draw.randrange(VOCAB))
+        fill("labels", rows, lambda i, t: draw.randrange(VOCAB) if t < lengths[i] else -100)
+        fill("padding", rows, lambda i, t: int(t < lengths[i]))
+        fill("mask", [*rows, CONTEXT], lambda i, t, s: int(t == s or draw.random() < 0.6))
 
     def test_each_form_on_a_mesh(self):
         for i, form in enumerate(FORMS):
@@ -115,14 +76,12 @@ class Attend(unittest.TestCase):
     def test_float32_on_the_cpu(self):
         for form in ("window", "mask", "padding", "softcap", "bias"):
             with self.subTest(form=form):
-                self.close(self.losses(device="cpu", form=form, dtype="f32", rule="sgd"),
+                self.close(self.losses("--device", "cpu", form=form, dtype="f32", rule="sgd"),
                            self.losses(form=form, rule="sgd"), 1e-5)
 
     def test_the_proof(self):
         for form, mesh in (("mask", {"dp": 2, "tp": 2}), ("cross", {"pp": 2, "tp": 2}), ("plain", {"tp": 4, "kv": 2})):
-            ranks = math.prod(mesh.get(axis, 1) for axis in ("dp", "pp", "tp"))
-            done = self.prun("check", PLAN, "--prove", "--nproc", ranks, form=form, dtype="f32", **mesh)
-            self.assertRegex(done.stdout, r"(?m)^proven\b.*: equals one rank to")
+            self.proven(form=form, **mesh)
 
 
 if __name__ == "__main__":

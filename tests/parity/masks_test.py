@@ -3,80 +3,37 @@
 samples alone give it. Usage: masks_test.py PRUN
 """
 import array
-import json
-import math
 import pathlib
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-HERE = pathlib.Path(__file__).resolve().parent
-PLAN = HERE / "masks.lua"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from mesh_case import MeshCase  # noqa: E402
+
 SAMPLES, CONTEXT, VOCAB, IGNORED = 48, 8, 24, -100
-EXACT = ("--device", "reference")
 MESHES = [{}, {"micro": 4}, {"dp": 2, "micro": 2}, {"dp": 4, "zero": 3}, {"tp": 2}, {"pp": 2, "micro": 4},
           {"dp": 2, "zero": 1, "tp": 2, "micro": 2}, {"pp": 2, "dp": 2, "zero": 3, "micro": 2, "schedule": "zb_h1"}]
 
 
-def npy(descr, shape, data):
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
+class Masks(MeshCase):
+    PLAN = pathlib.Path(__file__).resolve().with_name("masks.lua")
 
-
-class Masks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-masks-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        super().setUpClass()
         draw = random.Random(4)
         cls.tokens = [draw.randrange(VOCAB) for _ in range(801)]
         (cls.folder / "tokens.bin").write_bytes(array.array("H", cls.tokens).tobytes())
         # Between 1 and 8 targets of a sample count, of each eighth sample none.
         cls.kept = [draw.randrange(1, CONTEXT + 1) if i % 8 else 0 for i in range(SAMPLES)]
         cls.y = [draw.randrange(VOCAB) if t < cls.kept[i] else IGNORED for i in range(SAMPLES) for t in range(CONTEXT)]
-        cls.write("x", "<i4", "i", [SAMPLES, CONTEXT], [draw.randrange(VOCAB) for _ in cls.y])
-        cls.write("y", "<i8", "q", [SAMPLES, CONTEXT], cls.y)
+        cls.write("x", [SAMPLES, CONTEXT], [draw.randrange(VOCAB) for _ in cls.y])
+        cls.write("y", [SAMPLES, CONTEXT], cls.y, "<i8")
         cls.weights = [draw.randrange(0, 8) / 4 for _ in range(SAMPLES)]
         cls.labels = [draw.randrange(VOCAB) if i % 3 else IGNORED for i in range(SAMPLES)]
-        cls.write("w", "<f4", "f", [SAMPLES, 1], cls.weights)
-        cls.write("labels", "<i4", "i", [SAMPLES], cls.labels)
-
-    @classmethod
-    def write(cls, name, descr, kind, shape, values):
-        (cls.folder / f"{name}.npy").write_bytes(npy(descr, shape, array.array(kind, values).tobytes()))
-
-    def prun(self, *words, code=0, **settings):
-        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
-        done = subprocess.run([PRUN, *map(str, words), *sets], capture_output=True, text=True, timeout=100, cwd=self.folder)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done
-
-    def rows(self, *options, **settings):
-        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-        metrics = self.folder / "m"
-        metrics.unlink(missing_ok=True)
-        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, *(options or EXACT), **settings)
-        return [json.loads(line) for line in metrics.read_text().splitlines()]
-
-    def losses(self, *options, key="loss", **settings):
-        return [row[key] for row in self.rows(*options, **settings) if key in row]
-
-    def close(self, ours, theirs, bound):
-        for one, other in zip(ours, theirs, strict=True):
-            self.assertLess(abs(one - other), bound * abs(other))
-
-    def same_on(self, meshes, **settings):
-        """Checks that losses on each mesh are those of one rank; later steps compare the gradients, too."""
-        one = self.losses(**settings)
-        for mesh in meshes:
-            with self.subTest(mesh=mesh):
-                self.close(self.losses(**{**settings, **mesh}), one, 1e-12)
-        return one
+        cls.write("w", [SAMPLES, 1], cls.weights, "<f4")
+        cls.write("labels", [SAMPLES], cls.labels)
 
     def test_every_mesh_counts_the_whole_batch(self):
         self.same_on(MESHES, smoothing=0.1)
@@ -95,7 +52,7 @@ class Masks(unittest.TestCase):
             sums = []
             for name, part in (("all", lambda i: True), ("a", lambda i: half[i]), ("b", lambda i: not half[i])):
                 y = [label if part(i) else IGNORED for i, label in enumerate(self.y)]
-                self.write(name, "<i8", "q", [SAMPLES, CONTEXT], y)
+                self.write(name, [SAMPLES, CONTEXT], y, "<i8")
                 loss = self.losses(y=f"{name}.npy", batch=SAMPLES, steps=1, smoothing=smoothing)[0]
                 sums.append(loss * sum(label != IGNORED for label in y))
             self.assertAlmostEqual(sums[0], sums[1] + sums[2], delta=1e-11 * sums[0])
@@ -104,7 +61,7 @@ class Masks(unittest.TestCase):
         sums = []
         for name, part in (("all", lambda i: True), ("a", lambda i: i % 5 < 2), ("b", lambda i: i % 5 >= 2)):
             y = [label if part(i) else IGNORED for i, label in enumerate(self.labels)]
-            self.write(name, "<i4", "i", [SAMPLES], y)
+            self.write(name, [SAMPLES], y)
             loss = self.losses(data="rows", weighted=True, y=f"{name}.npy", batch=SAMPLES, steps=1)[0]
             sums.append(loss * sum(weight for label, weight in zip(y, self.weights) if label != IGNORED))
         self.assertAlmostEqual(sums[0], sums[1] + sums[2], delta=1e-11 * sums[0])
@@ -123,24 +80,24 @@ class Masks(unittest.TestCase):
                 self.close(self.losses(batch=16, eval="all", **half, **mesh), one, 1e-12)
 
     def test_what_cannot_be_averaged_is_an_error(self):
-        self.write("none", "<i4", "i", [SAMPLES], [IGNORED] * SAMPLES)
-        done = self.prun(PLAN, *EXACT, code=3, data="rows", y="none.npy")
+        self.write("none", [SAMPLES], [IGNORED] * SAMPLES)
+        done = self.prun(self.PLAN, *self.EXACT, code=3, data="rows", y="none.npy")
         self.assertIn("none.npy: every label is -100, which the loss ignores", done.stderr)
-        self.write("few", "<i4", "i", [SAMPLES], [1] + [IGNORED] * (SAMPLES - 1))
+        self.write("few", [SAMPLES], [1] + [IGNORED] * (SAMPLES - 1))
         for ranks in (1, 2):
-            done = self.prun(PLAN, "--nproc", ranks, *EXACT, code=2, data="rows", y="few.npy", dp=ranks, batch=4)
+            done = self.prun(self.PLAN, "--nproc", ranks, *self.EXACT, code=2, data="rows", y="few.npy", dp=ranks, batch=4)
             self.assertRegex(done.stderr, "few.npy: none of the 4 targets of step [12] counts in the loss, because all "
                                           "are ignored")
         labels = list(self.labels)
         labels[7] = VOCAB
-        self.write("high", "<i4", "i", [SAMPLES], labels)
-        done = self.prun(PLAN, *EXACT, code=3, data="rows", y="high.npy")
+        self.write("high", [SAMPLES], labels)
+        done = self.prun(self.PLAN, *self.EXACT, code=3, data="rows", y="high.npy")
         self.assertIn(f"high.npy has the id {VOCAB} at position 0 of sample 7 (byte", done.stderr)
         labels[7] = -1
-        self.write("low", "<i4", "i", [SAMPLES], labels)
-        done = self.prun(PLAN, *EXACT, code=3, data="rows", y="low.npy")
+        self.write("low", [SAMPLES], labels)
+        done = self.prun(self.PLAN, *self.EXACT, code=3, data="rows", y="low.npy")
         self.assertIn("ids count from 0, and the loss ignores only -100 (ignore)", done.stderr)
-        self.write("low", "<i4", "i", [SAMPLES], [-1 if label == IGNORED else label for label in self.labels])
+        self.write("low", [SAMPLES], [-1 if label == IGNORED else label for label in self.labels])
         settings = {"data": "rows", "batch": SAMPLES, "steps": 1}
         self.assertEqual(self.losses(y="low.npy", ignore=-1, **settings), self.losses(**settings))
 
@@ -153,9 +110,7 @@ class Masks(unittest.TestCase):
     def test_proofs_have_masks(self):
         for settings in ({"dp": 2, "zero": 3, "micro": 2}, {"pp": 2, "tp": 2, "micro": 2, "smoothing": 0.1},
                          {"data": "tokens", "ends": 3, "cp": 2}, {"data": "rows", "weighted": True, "dp": 4}):
-            ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-            done = self.prun("check", PLAN, "--prove", "--nproc", ranks, **{"dtype": "f32", **settings})
-            self.assertIn("proven: equals one rank", done.stdout)
+            self.proven(**settings)
 
 
 if __name__ == "__main__":

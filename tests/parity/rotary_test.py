@@ -2,76 +2,36 @@
 """Forms of nn.rotary, positions from data, and norms of q and k: every mesh computes what one rank does. Positions that
 count from 0 give the losses of those that prun counts. Usage: rotary_test.py PRUN
 """
-import array
-import json
-import math
 import pathlib
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-PLAN = pathlib.Path(__file__).resolve().parent / "rotary.lua"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from mesh_case import MeshCase  # noqa: E402
+
 SAMPLES, CONTEXT, VOCAB = 24, 16, 24
 MESHES = [{"dp": 2, "micro": 2}, {"tp": 2}, {"cp": 2}, {"pp": 2, "micro": 2}, {"dp": 2, "zero": 3},
           {"cp": 2, "tp": 2}, {"pp": 2, "dp": 2, "zero": 2, "micro": 2}, {"tp": 2, "sequence": True, "recompute": True}]
 FORMS = ["plain", "part", "neighbors", "part_of_neighbors", "yarn", "longrope"]
 
 
-def npy(shape, values):
-    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    data = array.array("i", values).tobytes()
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
+class Rotary(MeshCase):
+    PLAN = pathlib.Path(__file__).resolve().with_name("rotary.lua")
 
-
-class Rotary(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-rotary-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        super().setUpClass()
+        rows = [SAMPLES, CONTEXT]
         draw = random.Random(4)
         for name in ("x", "y"):
-            cls.write(name, [draw.randrange(VOCAB) for _ in range(SAMPLES * CONTEXT)])
-        cls.write("counted", list(range(CONTEXT)) * SAMPLES)
+            cls.write(name, rows, [draw.randrange(VOCAB) for _ in range(SAMPLES * CONTEXT)])
+        cls.write("counted", rows, list(range(CONTEXT)) * SAMPLES)
         documents = []
         for _ in range(SAMPLES):
             first = draw.randrange(1, CONTEXT)
             documents += [*range(first), *range(CONTEXT - first)]
-        cls.write("documents", documents)
-
-    @classmethod
-    def write(cls, name, values):
-        (cls.folder / f"{name}.npy").write_bytes(npy([SAMPLES, CONTEXT], values))
-
-    def prun(self, *words, code=0, **settings):
-        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={str(value).lower()}")]
-        done = subprocess.run([PRUN, *map(str, words), *sets], capture_output=True, text=True, timeout=100, cwd=self.folder)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done
-
-    def losses(self, device="reference", **settings):
-        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-        metrics = self.folder / "m"
-        metrics.unlink(missing_ok=True)
-        self.prun(PLAN, "--nproc", ranks, "--metrics", metrics, "--device", device, **settings)
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-        return [row["loss"] for row in rows if "loss" in row]
-
-    def same_on(self, meshes, **settings):
-        """Checks that losses on each mesh are those of one rank; later steps compare the gradients, too."""
-        one = self.losses(**settings)
-        for mesh in meshes:
-            with self.subTest(mesh=mesh, **settings):
-                self.close(self.losses(**{**settings, **mesh}), one, 1e-12)
-        return one
-
-    def close(self, ours, theirs, bound):
-        for one, other in zip(ours, theirs, strict=True):
-            self.assertLess(abs(one - other), bound * abs(other))
+        cls.write("documents", rows, documents)
 
     def test_positions_from_data_on_every_mesh(self):
         documents = self.same_on(MESHES, positions="documents.npy")
@@ -107,15 +67,13 @@ class Rotary(unittest.TestCase):
         for form in FORMS:
             exact = self.losses(form=form, positions="documents.npy")
             for mesh in ({}, {"tp": 2}):
-                ours = self.losses("cpu", form=form, positions="documents.npy", dtype="f32", **mesh)
+                ours = self.losses("--device", "cpu", form=form, positions="documents.npy", dtype="f32", **mesh)
                 self.close(ours, exact, 1e-6)
 
     def test_proofs(self):
         for i, form in enumerate(FORMS):
             for settings in (MESHES[i], {"positions": "documents.npy", **MESHES[i + 1]}):
-                ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "cp", "tp"))
-                done = self.prun("check", PLAN, "--prove", "--nproc", ranks, form=form, dtype="f32", **settings)
-                self.assertIn("proven: equals one rank", done.stdout)
+                self.proven(form=form, **settings)
 
 
 if __name__ == "__main__":

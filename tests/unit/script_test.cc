@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -342,12 +343,14 @@ TEST_F(Script, OtherSizesAreRecordedBesideTheFirst) {
 }
 
 TEST_F(Script, StubsForEditorsAreUpToDate) {
-  const std::string path = PRUN_SOURCE_DIR "/lua/prun/stubs.lua";
-  std::string text = said("error(require('prun.stub_writer')(), 0)");
-  if (getenv("PRUN_UPDATE") != nullptr) std::ofstream(path) << text;
-  std::ifstream file(path);
-  std::string found{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_TRUE(found == text) << "run PRUN_UPDATE=1 script_test --gtest_filter=*Stubs*, and read the diff";
+  for (const auto& [name, of_models] : {std::pair("stubs", "false"), std::pair("model_stubs", "true")}) {
+    const std::string path = fmt::format(PRUN_SOURCE_DIR "/lua/prun/{}.lua", name);
+    const std::string text = said(fmt::format("error(require('prun.stub_writer')({}), 0)", of_models));
+    if (getenv("PRUN_UPDATE") != nullptr) std::ofstream(path) << text;
+    std::ifstream file(path);
+    const std::string found{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_TRUE(found == text) << "run PRUN_UPDATE=1 script_test --gtest_filter=*Stubs*, and read the diff";
+  }
 }
 
 TEST_F(Script, EveryOptionOfEveryWordIsTypedAndRanged) {

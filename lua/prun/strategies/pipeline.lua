@@ -1,9 +1,11 @@
 -- prun.pipeline { axis = "pp", schedule = "1f1b" }: each rank has some of the model's layers (stages), and microbatches
 -- flow through them. A schedule (prun/schedules) orders each rank's computation, and its sends and receives follow from
--- that. Stages have equal numbers of layers, (split = "flops") equal work, or the listed layers (stages = { 3, 5 }).
+-- that. Stages have equal numbers of layers, (split = "flops") equal work, the listed layers (stages = { 3, 5 }), or
+-- the listed units (layout = "embed | block*3 | ... | head").
 
 local kinds = require "prun.kinds"
 local schema = require "prun.schema"
+local stage_layout = require "prun.stage_layout"
 
 local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v" }
 
@@ -17,6 +19,8 @@ local entries = schema.register("prun.pipeline", {
     help = "what stages share equally" },
   { name = "stages", kind = "integers", optional = true, least = 1,
     help = "layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares" },
+  { name = "layout", kind = "texts", optional = true,
+    help = "the units of each stage, such as \"embed | block*3 | ... | head\", instead of equal shares" },
   { name = "transfer", kind = "text", default = "send", choices = { "send", "put" },
     help = "send: messages; put: the sender writes into the receiver's memory, one-sided" },
 })
@@ -35,8 +39,8 @@ end
 local function result(self, mesh, micro)
   local ranks = mesh.size_of[self.axes[1]]
   return { axis = self.axes[1], chunks = self.chunks, placement = self.schedule.placement, split = self.options.split,
-           stages = self.options.stages, transfer = self.options.transfer, schedule = self.schedule.name,
-           site = self.site,
+           stages = self.options.stages, layout = self.layout, transfer = self.options.transfer,
+           schedule = self.schedule.name, site = self.site,
            turns = host.outline and {} or self.schedule.record(ranks, micro, self.chunks) }
 end
 
@@ -53,7 +57,16 @@ return schema.constructor("prun.pipeline", entries, function(_, given)
     host.fail(("the schedule %s has one chunk a rank, not %d; interleaved has several"):format(schedule.name, chunks),
       host.site_of_word(site, "chunks"))
   end
+  local layout = options.layout and stage_layout(options.layout, function(problem)
+    host.fail("prun.pipeline: 'layout' " .. problem, host.site_of_word(site, "layout"))
+  end)
+  for _, other in ipairs { "stages", "split" } do
+    if layout and given[other] ~= nil then
+      host.fail(("prun.pipeline: 'layout' and '%s' both share the layers; omit one"):format(other),
+        host.site_of_word(site, other))
+    end
+  end
   return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, splits = "nothing",
-           options = options, schedule = schedule, chunks = chunks, pipeline = result,
+           options = options, layout = layout, schedule = schedule, chunks = chunks, pipeline = result,
            body = function() end }
 end)
