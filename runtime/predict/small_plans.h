@@ -22,7 +22,7 @@ struct PlanLengths {
   int chunks = 1;
   int microbatches = 1;
   int layers = 0;  // per stage and chunk; 0 = unknown, or not distributed equally
-  // Of a layout: the stages that it lists beside "...", whose layers are not counted above, and their layers.
+  // The stages that a layout lists beside "...", and their layers, which `layers` does not count.
   int listed_stages = 0, listed_layers = 0;
 
   // Returns the layers of the whole model if `ranks` stages have `each` layers in a stage that is not listed.
