@@ -51,7 +51,7 @@ local fused_arguments = {
   options = with_rules {
     causal, kv_heads,
     { name = "kernel", kind = "text", default = "flash", choices = { "flash", "keep_scores", "recompute_scores" },
-      help = "what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; " ..
+      help = "what prun sim counts: scores that the chip keeps, that memory keeps, or that backward makes again; " ..
         "ranks run flash" },
   },
 }

@@ -12,7 +12,7 @@
 ---@class prun.nn.attention.options
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
----@field kernel? string what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
+---@field kernel? string what prun sim counts: scores that the chip keeps, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
 ---@field mask? prun.Tensor which keys count: [B, S], [B, T, S] or [B, 1, T, S] of ids or numbers, 0 hides a key
 ---@field documents? prun.Tensor batch.documents, [B, T, 2]: the first key of a token's document and the one after its last
 ---@field window? integer a query sees only keys less than this many tokens away

@@ -14,7 +14,7 @@ local most_stages = 100000
 local function join(stages, stage)
   local last = stages[#stages]
   for _, unit in ipairs(stage.units) do last.units[#last.units + 1] = unit end
-  last.fill = last.fill or stage.fill
+  last.rest = last.rest or stage.rest
 end
 
 -- Returns a parser of one text; `fail(problem)` does not return.
@@ -45,7 +45,7 @@ local function parser(text, fail)
       for _ = 1, count() do
         join(result, group[1])
         for i = 2, #group do
-          result[#result + 1] = { units = {}, fill = false }
+          result[#result + 1] = { units = {}, rest = false }
           join(result, group[i])
         end
         if #result > most_stages then fail(("makes more than %d stages"):format(most_stages)) end
@@ -53,7 +53,7 @@ local function parser(text, fail)
       return true
     end
     if take("%.%.%.") then
-      join(result, { units = {}, fill = true })
+      join(result, { units = {}, rest = true })
       return true
     end
     local name = take("[^%s|()*]+")
@@ -63,11 +63,11 @@ local function parser(text, fail)
   end
 
   function stages()
-    local result = { { units = {}, fill = false } }
+    local result = { { units = {}, rest = false } }
     repeat
       while unit(result) do end
       local more = take("|")
-      if more then result[#result + 1] = { units = {}, fill = false } end
+      if more then result[#result + 1] = { units = {}, rest = false } end
     until not more
     return result
   end
@@ -81,8 +81,8 @@ end
 return function(given, fail)
   local result, fills = parser(table.concat(given, " | "), fail), 0
   for i, stage in ipairs(result) do
-    if stage.fill then fills = fills + 1 end
-    if stage.fill and #stage.units > 0 then
+    if stage.rest then fills = fills + 1 end
+    if stage.rest and #stage.units > 0 then
       fail(("has '...' beside '%s' in stage entry %d; '...' stands alone"):format(stage.units[1].name, i))
     end
   end

@@ -376,7 +376,7 @@ void read(const Field& field, Strategy& strategy) {
 
 void read(const Field& field, LayoutUnits& units) { field.need("name", units.name, "count", units.count); }
 
-void read(const Field& field, LayoutStage& stage) { field.may("fill", stage.fill, "units", stage.units); }
+void read(const Field& field, LayoutStage& stage) { field.may("rest", stage.fill, "units", stage.units); }
 
 Pipeline read_pipeline(const Field& field, int microbatches) {
   Pipeline pipeline;
