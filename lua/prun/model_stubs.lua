@@ -68,7 +68,7 @@
 ---@field affine? boolean learn the parameters of the norm; false: it has none, as elementwise_affine = False (default true)
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
----@field heads? integer how many to turn, from the first; by default all
+---@field heads? integer number of heads that are rotated, from the first one; by default all
 ---@field part? integer elements of a head that turn, from the first; even; by default all
 ---@field interleaved? boolean elements 2i and 2i + 1 are a pair, as in GPT-J and Cohere, not i and i + size/2 (default false)
 ---@field positions? prun.Tensor positions of the tokens, i32 [B, T], such as batch.positions; by default 0, 1, 2 ...

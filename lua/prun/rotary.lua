@@ -16,7 +16,7 @@ end
 
 local options = {
   size("size", "elements of a head; even"),
-  size("heads", "how many to turn, from the first; by default all", { optional = true }),
+  size("heads", "number of heads that are rotated, from the first one; by default all", { optional = true }),
   size("part", "elements of a head that turn, from the first; even; by default all", { optional = true }),
   { name = "interleaved", kind = "boolean", default = false,
     help = "elements 2i and 2i + 1 are a pair, as in GPT-J and Cohere, not i and i + size/2" },

@@ -163,20 +163,25 @@ void check_recomputed_stages(const Plan& plan, const Graph& graph) {
   const int stages = pipeline_stages(plan);
   for (const Strategy& strategy : plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      for (const int stage : unit.recompute_stages) {
+      for (const int stage : unit.recompute ? unit.recompute_stages : std::vector<int>()) {
         if (stage >= stages)
-          throw plan_error(fmt::format("recompute: there is no stage {}, the stages are 0 to {}", stage, stages - 1),
-                           strategy.site);
-        const bool any = std::any_of(graph.calls.begin(), graph.calls.end(), [&](const Call& call) {
-          return call.stage == stage && graph.units[call.unit].unit_class == unit.unit_class;
-        });
-        if (!any)
+          throw plan_error(
+              fmt::format("recompute: there is no stage {}, {}", stage,
+                          stages == 1 ? "the only one is 0" : fmt::format("the stages are 0 to {}", stages - 1)),
+              strategy.site);
+        if (!has_class(graph, stage, unit.unit_class))
           throw plan_error(fmt::format("recompute: stage {} has no unit of the class '{}'", stage, unit.unit_class),
                            strategy.site);
       }
 }
 
 }  // namespace
+
+bool has_class(const Graph& graph, int stage, const std::string& unit_class) {
+  return std::any_of(graph.calls.begin(), graph.calls.end(), [&](const Call& call) {
+    return call.stage == stage && graph.units[call.unit].unit_class == unit_class;
+  });
+}
 
 int layers_of(const Graph& graph) {
   const std::vector<bool> layer = find_layers(graph);
@@ -195,40 +200,44 @@ int stage_of_chunk(const Plan& plan, int rank, int chunk) {
   return plan.pipeline->v_placement && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank;
 }
 
-void partition(CompileState& state) {
-  Graph& graph = state.graph;
-  // Initial values depend on these keys, which must not depend on the partition.
-  int64_t parameters = 0;
-  for (Value& value : graph.values)
-    if (value.kind == ValueKind::parameter) value.key = parameters++;
-  if (!state.plan.pipeline) return;
-  const Pipeline& pipeline = *state.plan.pipeline;
-  int stages = pipeline_stages(state.plan);
+void assign_stages(const Plan& plan, Graph& graph) {
+  if (!plan.pipeline) return;
+  const Pipeline& pipeline = *plan.pipeline;
+  int stages = pipeline_stages(plan);
   std::vector<bool> layer = find_layers(graph);
   int layers = std::count(layer.begin(), layer.end(), true);
   int most = pipeline.split_by_flops ? graph.calls.count() : layers;
   if (stages > most && pipeline.layout.empty())
     throw plan_error(
         fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one",
-                    pipeline_ranks(state.plan), pipeline_ranks(state.plan) == 1 ? "" : "s",
+                    pipeline_ranks(plan), pipeline_ranks(plan) == 1 ? "" : "s",
                     pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most,
                     pipeline.split_by_flops ? "units" : "layers"),
         pipeline.site);
   if (!pipeline.stage_of_call.empty()) {
     for (const CallId call : graph.calls.ids()) graph.calls[call].stage = pipeline.stage_of_call[call.index()];
   } else if (!pipeline.layout.empty()) {
-    const Table<CallId, int> stage_of = stages_of_layout(state.plan, graph);
+    const Table<CallId, int> stage_of = stages_of_layout(plan, graph);
     for (const CallId call : graph.calls.ids()) graph.calls[call].stage = stage_of[call];
   } else if (!pipeline.stage_layers.empty()) {
-    check_listed(state.plan, stages, layers);
+    check_listed(plan, stages, layers);
     split_as_listed(graph, pipeline.stage_layers, layer);
   } else if (pipeline.split_by_flops) {
     split_by_flops(graph, stages);
   } else {
     split_by_layers(graph, stages, layer, layers);
   }
+}
+
+void partition(CompileState& state) {
+  Graph& graph = state.graph;
+  // Initial values depend on these keys, which must not depend on the partition.
+  int64_t parameters = 0;
+  for (Value& value : graph.values)
+    if (value.kind == ValueKind::parameter) value.key = parameters++;
+  assign_stages(state.plan, graph);
   check_recomputed_stages(state.plan, graph);
-  separate_tied_units(state.plan, graph);
+  if (state.plan.pipeline) separate_tied_units(state.plan, graph);
 }
 
 }  // namespace prun

@@ -1,8 +1,9 @@
 // Stages of a pipeline are counted in layers.
 #pragma once
+#include <string>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ir/plan.h"
 
 namespace prun {
 
@@ -13,5 +14,9 @@ int layers_of(const Graph& graph);
 std::vector<bool> find_layers(const Graph& graph);
 // Returns the stage of layer `number`: stages have equal numbers of layers, the first ones one more if need be.
 int equal_share(int number, int layers, int stages);
+// Returns whether the stage calls a unit of the class.
+bool has_class(const Graph& graph, int stage, const std::string& unit_class);
+// Sets the stage of each call. Throws plan_error if the pipeline's stages do not fit the model.
+void assign_stages(const Plan& plan, Graph& graph);
 
 }  // namespace prun

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
+#include <map>
 
 #include "compile/partition.h"
 #include "job/build.h"
@@ -34,17 +34,23 @@ SmallPlans::SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, in
 
 // Sets the layers of a stage, if stages share them equally, apart from those that a layout lists.
 void SmallPlans::find_layers() {
-  std::set<std::string> classes;  // of layers
+  std::map<std::string, bool> is_layer;  // by class
   for (const std::vector<bool> layer = prun::find_layers(plan_.graph); const CallId call : plan_.graph.calls.ids())
-    if (layer[call.index()]) classes.insert(plan_.graph.units[plan_.graph.calls[call].unit].unit_class);
+    is_layer[plan_.graph.units[plan_.graph.calls[call].unit].unit_class] = layer[call.index()];
+  for (const Strategy& strategy : plan_.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      if (!unit.recompute_stages.empty()) return;
   bool fills = !plan_.pipeline || plan_.pipeline->layout.empty();
   if (plan_.pipeline) {
     if (plan_.pipeline->split_by_flops || !plan_.pipeline->stage_layers.empty()) return;
     for (const LayoutStage& stage : plan_.pipeline->layout) {
       fills = fills || stage.fill;
       lengths_.listed_stages += stage.fill ? 0 : 1;
-      for (const LayoutUnits& units : stage.units)
-        lengths_.listed_layers += classes.contains(units.name) ? units.count : 0;
+      for (const LayoutUnits& units : stage.units) {
+        const auto found = is_layer.find(units.name);
+        if (found == is_layer.end()) return;  // a layer by its own name, which a smaller plan may lack
+        lengths_.listed_layers += found->second ? units.count : 0;
+      }
     }
   }
   const int shared = all_layers_ - lengths_.listed_layers;

@@ -155,6 +155,9 @@ std::vector<int> shared_as(const std::vector<int>& listed, int stages, int layer
   return shared;
 }
 
+// Returns the stage of a pipeline of `few` stages that is as far along as `stage` is in one of `all`.
+int stage_like(int stage, int all, int few) { return stage * (few - 1) / std::max(1, all - 1); }
+
 // Returns the stages of the smaller plan's calls: layers are shared as unequally as in the layout of `real`, and each
 // other unit is as far along the pipeline.
 std::vector<int> stages_as_laid_out(const Plan& real, const Graph& graph, int stages) {
@@ -179,7 +182,7 @@ std::vector<int> stages_as_laid_out(const Plan& real, const Graph& graph, int st
       --shared[stage];
       result.push_back(stage);
     } else {
-      result.push_back(place.at(graph.units[graph.calls[call].unit].name) * (stages - 1) / std::max(1, all - 1));
+      result.push_back(stage_like(place.at(graph.units[graph.calls[call].unit].name), all, stages));
     }
     for (const int n : calls.nodes[call])
       for (const ValueId input : graph.nodes[n].inputs) result.back() = std::max(result.back(), made[input]);
@@ -189,14 +192,29 @@ std::vector<int> stages_as_laid_out(const Plan& real, const Graph& graph, int st
   return result;
 }
 
+// Recomputes the stages of the smaller plan that are as far along the pipeline, where these have such units.
+void recompute_like(const Plan& real, Plan& small) {
+  Graph placed = small.graph;
+  assign_stages(small, placed);
+  for (Strategy& strategy : small.strategies)
+    for (StrategyUnit& unit : strategy.units) {
+      if (unit.recompute_stages.empty()) continue;
+      for (int& stage : unit.recompute_stages) stage = stage_like(stage, pipeline_stages(real), pipeline_stages(small));
+      std::erase_if(unit.recompute_stages, [&](int stage) { return !has_class(placed, stage, unit.unit_class); });
+      unit.recompute = !unit.recompute_stages.empty();
+    }
+}
+
 }  // namespace
 
 void share_layers(const Plan& real, Plan& small) {
   if (!small.pipeline) return;
+  Pipeline& pipeline = *small.pipeline;
   const int stages = pipeline_stages(small);
-  if (!small.pipeline->layout.empty()) small.pipeline->stage_of_call = stages_as_laid_out(real, small.graph, stages);
-  if (small.pipeline->stage_layers.empty()) return;
-  small.pipeline->stage_layers = shared_as(small.pipeline->stage_layers, stages, layers_of(small.graph));
+  if (!pipeline.layout.empty()) pipeline.stage_of_call = stages_as_laid_out(real, small.graph, stages);
+  if (!pipeline.stage_layers.empty())
+    pipeline.stage_layers = shared_as(pipeline.stage_layers, stages, layers_of(small.graph));
+  recompute_like(real, small);
 }
 
 void drop_layers(Plan& small, const std::vector<Plan*>& others) {

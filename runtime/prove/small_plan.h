@@ -49,7 +49,7 @@ void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others
 // pipeline stages, prefetched gathers and remainders need.
 void drop_layers(Plan& small, const std::vector<Plan*>& others);
 
-// Adapts the pipeline's listed layers of each stage to a plan with fewer stages and layers.
+// Adapts the pipeline's listed layers, layout and recomputed stages to a plan with fewer stages and layers.
 void share_layers(const Plan& real, Plan& small);
 
 }  // namespace prun

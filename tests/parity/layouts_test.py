@@ -32,7 +32,8 @@ class Layouts(unittest.TestCase):
             dict(layout="embed | block*6 head | |"),                        # the loss is not on the last rank
             dict(layout="embed block0 | block1 block2 block*2 | block5 | head", transfer="put"),
             dict(layout="embed | (block |)*6 head", chunks=2, schedule="interleaved"),
-            dict(layout="embed | | block | block*2 | | block*3 | | head", chunks=2, schedule="interleaved", zero=3, dp=2),
+            dict(layout="embed | | block | block*2 | | block*3 | | head", chunks=2, schedule="interleaved", zero=3,
+                 dp=2),
             dict(layout="embed | ... | head", chunks=2, schedule="zb_v", micro=8),
             dict(pp=2, layout="embed block*2 | block*4 head", schedule="zb_h1", zero=1, dp=2, tp=2),
             dict(layout="embed block*2 | ... | block | head", recompute=1, zero=2, dp=2),
@@ -55,7 +56,15 @@ class Layouts(unittest.TestCase):
     def test_check_proves_them(self):
         for ranks, settings in ((4, dict(layout="embed block*3 | | ... | head")),
                                 (8, dict(pp=8, layers=24, layout="embed | block*6 | ... | block*2 | head"))):
-            done = run(PRUN, "check", PLAN, "--nproc", ranks, "--device", "reference", "--prove", check=True, **settings)
+            done = run(PRUN, "check", PLAN, "--nproc", ranks, "--device", "reference", "--prove", check=True,
+                       **settings)
+            self.assertRegex(done.stdout, r"(?m)^proven\b.*: equals one rank to")
+
+    def test_a_reduced_plan_recomputes_like_stages(self):
+        """A proof has fewer stages; those that are as far along the pipeline recompute."""
+        for stage in (1, 14):
+            done = run(PRUN, "check", PLAN, "--nproc", 16, "--device", "reference", "--prove", check=True, pp=16,
+                       layers=28, layout="embed | ... | head", recompute=stage)
             self.assertRegex(done.stdout, r"(?m)^proven\b.*: equals one rank to")
 
     def test_one_stage_recomputes(self):

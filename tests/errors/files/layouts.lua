@@ -2,7 +2,7 @@
 local prun = require "prun"
 local plans = require "plans"
 
-local arg = prun.args { layout = "...", chunks = 1, recompute = -1, stages = false, tied = false }
+local arg = prun.args { layout = "...", chunks = 1, recompute = -1, stages = false, pipeline = true }
 local strategy = {
   prun.pipeline {
     axis = "pp",
@@ -18,7 +18,7 @@ end
 
 return plans.gpt {
   mesh = prun.mesh { pp = prun.world },
-  model = prun.models.gpt { vocab = 256, layers = 4, width = 32, heads = 2, context = 16, tied = arg.tied },
-  strategy = strategy,
+  model = prun.models.gpt { vocab = 256, layers = 4, width = 32, heads = 2, context = 16 },
+  strategy = arg.pipeline and strategy or { strategy[2] },
   micro = 2,
 }
