@@ -65,7 +65,7 @@ class Layouts(unittest.TestCase):
         for stage in (1, 14):
             done = run(PRUN, "check", PLAN, "--nproc", 16, "--device", "reference", "--prove", check=True, pp=16,
                        layers=28, layout="embed | ... | head", recompute=stage)
-            self.assertRegex(done.stdout, r"(?m)^proven\b.*: equals one rank to")
+            self.assertRegex(done.stdout, r"(?m)^proven\b.*: equals one rank to .* \(pp=4 x")
 
     def test_one_stage_recomputes(self):
         """Only the units of that stage run their forward again."""
