@@ -29,6 +29,8 @@ FAMILIES = {
     "Llama 3.1": lambda: of_transformers("Llama", **ROTARY, rope_parameters=dict(
         rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=16)),
+    "Llama, YaRN": lambda: of_transformers("Llama", **{**ROTARY, "num_hidden_layers": 2}, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)),
     "Mistral": lambda: of_transformers("Mistral", **ROTARY),
     "Qwen2": lambda: of_transformers("Qwen2", **ROTARY),
     "Starcoder2": lambda: of_transformers("Starcoder2", **ROTARY, residual_dropout=0.0, embedding_dropout=0.0),
@@ -38,6 +40,10 @@ FAMILIES = {
                                                  router_aux_loss_coef=0.02),
     "Phi-3": lambda: of_transformers("Phi3", **ROTARY),
     "Phi-3, half of a head rotated": lambda: of_transformers("Phi3", **ROTARY, partial_rotary_factor=0.5),
+    "Phi-3, LongRoPE": lambda: of_transformers(
+        "Phi3", **{**ROTARY, "num_hidden_layers": 2, "initializer_range": 0.2}, partial_rotary_factor=0.75, original_max_position_embeddings=16, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.3, 1.5, 1.9, 2.5],
+            long_factor=[1.0, 1.2, 1.6, 2.2, 3.0, 4.0], original_max_position_embeddings=16)),
     "Phi": lambda: of_transformers("Phi", **ROTARY, partial_rotary_factor=0.5, resid_pdrop=0.0),
     "StableLM": lambda: of_transformers("StableLm", **ROTARY, use_qkv_bias=True),
     "GLM": lambda: of_transformers("Glm", **ROTARY, head_dim=16, partial_rotary_factor=0.5),

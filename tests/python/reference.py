@@ -41,10 +41,21 @@ def exact_angles(module):
             count = frequencies.numel()
             given = one.config.rope_parameters
             given = given.get(name.removesuffix("_inv_freq").removesuffix("_original"), given)  # by the kind of layer
-            if given["rope_type"] not in ("default", "linear", "llama3"):
+            kind = given["rope_type"]
+            if kind not in ("default", "linear", "llama3", "yarn", "longrope"):
                 continue  # the exporter reads the rounded ones
             speeds = given["rope_theta"] ** (-torch.arange(count, dtype=torch.float64) / count)
-            if given["rope_type"] == "llama3":
+            if kind == "longrope":
+                if not name.startswith("original"):
+                    one.long_inv_freq = speeds / torch.tensor(given["long_factor"], dtype=torch.float64)
+                speeds = speeds / torch.tensor(given["short_factor"], dtype=torch.float64)
+            if kind == "yarn":  # pairs that turn more than 32 times in the original context keep their speed
+                turns = torch.tensor([32.0, 1.0], dtype=torch.float64)
+                ends = count * (given["original_max_position_embeddings"] / (turns * 2 * math.pi)).log() / math.log(given["rope_theta"])
+                first, last = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), 2 * count - 1)
+                slow = ((torch.arange(count, dtype=torch.float64) - first) / max(last - first, 1e-3)).clamp(0, 1)
+                speeds = speeds * (1 - slow + slow / given["factor"])
+            if kind == "llama3":
                 turns = given["original_max_position_embeddings"] * speeds / (2 * math.pi)
                 low, high = given["low_freq_factor"], given["high_freq_factor"]
                 kept = ((turns - low) / (high - low)).clamp(0, 1)

@@ -79,13 +79,21 @@ def check_module(module: nn.Module) -> None:
 
 @contextmanager
 def mode(module: nn.Module, training: bool) -> Iterator[None]:
-    """Sets train or eval mode; restores every submodule's own after that."""
-    before = [(one, one.training) for one in module.modules()]
+    """Sets train or eval mode; restores every submodule's own after that, and the attributes that forward set.
+
+    A trace would leave tensors without data in these attributes, and the next one would fail.
+    """
+    before = [(one, one.training, dict(vars(one))) for one in module.modules()]
     module.train(training)
     try:
         yield
     finally:
-        for one, was in before:
+        for one, was, attributes in before:
+            for name in [name for name, value in vars(one).items() if isinstance(value, Tensor)]:
+                if name in attributes:
+                    setattr(one, name, attributes[name])
+                else:
+                    delattr(one, name)
             one.training = was
 
 
@@ -125,9 +133,12 @@ def _is_in_place(node: Node) -> bool:
     return node.op == "call_function" and name.endswith("_") and not name.endswith("__")
 
 
-def _check_in_place(node: Node, kinds: Mapping[str, str]) -> None:
-    """Raises if the node changes a buffer, a parameter or an input."""
-    if not _is_in_place(node):
+def _check_in_place(node: Node, kinds: Mapping[str, str], constant: set[Node]) -> None:
+    """Raises if the node changes a buffer, a parameter or an input.
+
+    A buffer may take a value that no input changes, as LongRoPE's frequencies do: it is the same in each step.
+    """
+    if not _is_in_place(node) or (node.target is torch.ops.aten.copy_.default and constant.issuperset(node.args[:2])):
         return
     changed = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and changed.target in MOVEMENT:
@@ -145,7 +156,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
     buffers = {name for name, kind in kinds.items() if kind in ("BUFFER", "CONSTANT_TENSOR")}
     for node in program.graph.nodes:
-        _check_in_place(node, kinds)
+        _check_in_place(node, kinds, constant)
         if node.op == "get_attr" or node.name in buffers or (
                 node.op == "call_function" and all(arg in constant for arg in node.all_input_nodes)):
             constant.add(node)

@@ -89,6 +89,10 @@ def modules_of(node: Node) -> list[str]:
     return [re.sub(r"^L\['self'\]\.?", "", path) for path, _ in stack.values() if path]
 
 
+def _in_f64(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
 def _converted(value: Any, node: Node) -> Any:
     """Returns the result of a node that returns its input or converts it between integers and floats, which are f64."""
     before, after = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
@@ -164,16 +168,22 @@ class Traced:
                     self.constants[node] = node.meta.get("val")
 
     def _fold(self) -> None:
+        """Computes constants in f64, because a plan has them as numbers, also where the program rounds them to f32."""
+        self.constants = {node: _in_f64(value) for node, value in self.constants.items()}
         with torch.no_grad():
             for node in self.nodes:
-                if node in self.in_drop_paths:
+                if node in self.in_drop_paths or node.target is aten._assert_tensor_metadata.default:
                     continue
                 if node.op == "get_attr":
-                    self.constants[node] = getattr(self.program.graph_module, str(node.target))
+                    self.constants[node] = _in_f64(getattr(self.program.graph_module, str(node.target)))
                 elif node.op == "call_function" and all(arg in self.constants for arg in node.all_input_nodes):
                     if any(word in op_name(node) for word in _RANDOM) and "dropout" not in op_name(node):
                         raise refuse(node, "random numbers", "only nn.Dropout is random in a plan")
-                    self.constants[node] = self._call(node, self.constants)
+                    if node.target in _SAME:
+                        value = _converted(self.constants[node.args[0]], node)  # type: ignore[index]
+                    else:
+                        value = self._call(node, self.constants)
+                    self.constants[node] = _in_f64(value)
                 elif node.target in _FILLED and all(arg in self.constants for arg in node.all_input_nodes[1:]):
                     empty = torch.zeros(shape_of(node), dtype=node.meta["val"].dtype)
                     self.constants[node] = self._call(node, {**self.constants, node.args[0]: empty})  # type: ignore[dict-item]
@@ -301,8 +311,7 @@ class Traced:
                 todo.pop()
                 continue
             if one in self.constants:
-                value = self.constants[one]
-                known[one] = value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+                known[one] = self.constants[one]
                 continue
             if one.op != "call_function":
                 raise KeyError(one.name)

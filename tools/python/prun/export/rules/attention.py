@@ -93,16 +93,18 @@ def _read_heads(builder: Builder, node: Node, arg: Node, origin: Node, transpose
         return (result.transpose(-1, -2) if transposed else result).reshape(batch, -1, tokens, size)
 
     ones = heads_of(torch.ones((batch, tokens, width), dtype=torch.float64))
-    factor = float(ones[0, 0, 0, 0])
+    first = ones[:, :, 0]  # factors of a head's elements: rotations keep those of the first token
+    factor = float(first[0, 0, -1])
     found = heads_of(torch.arange(rows * width, dtype=torch.float64))  # places in the origin
     found = found if factor in (0, 1) else found / factor
-    columns = found[0, :, 0].round().long() % width
+    columns = (found[0, :, 0] * (factor / first[0])).round().long() % width
     places = torch.arange(rows, dtype=torch.float64).reshape(batch, 1, tokens, 1) * width + columns[None, :, None]
     if torch.equal(found, places) if factor == 1 else torch.allclose(found, places, rtol=0, atol=1e-3):
         return Heads(origin, layer, by_heads, columns, factor, None, batch, tokens)
     constant = heads_of(torch.zeros((batch, tokens, width), dtype=torch.float64))
-    first = ones[:, :, 0]
-    if constant.abs().max() != 0 or factor == 0 or (first - factor).abs().max() > 1e-9 * abs(factor):
+    gain = 1.0 if factor == 0 else float(first[0, 0, 0]) / factor  # of the elements that turn, as in LongRoPE
+    factors = torch.tensor([factor, factor * gain], dtype=torch.float64).reshape(2, 1, 1, 1)
+    if constant.abs().max() != 0 or factor == 0 or not torch.isclose(first, factors, rtol=1e-9, atol=0).any(0).all():
         if origin is not arg:
             return None
         raise refuse(node, "queries or keys that are changed between their linear layer and the attention",
@@ -121,7 +123,7 @@ def _read_heads(builder: Builder, node: Node, arg: Node, origin: Node, transpose
     if torch.allclose(result.flatten().sort()[0], plain.flatten().sort()[0], rtol=1e-9, atol=1e-12):
         raise refuse(node, "attention between other rows than the tokens of a sample",
                      "q, k and v are [batch, heads, tokens, size] of x [batch, tokens, width] (batch_first=True)")
-    rotation = find_rotation(turned, tokens, size)
+    rotation = find_rotation(turned, tokens, size, gain)
     if rotation is None or not torch.allclose(result, rotation.apply(plain), rtol=1e-5, atol=1e-6 * (tokens + 10)):
         raise refuse(node, *problem_of(turned, tokens, size))
     if layer is not None:  # q and k may be reordered alike without changing their dot products

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Rotation:
     high: float = 4.0
     original: int = 8192
     factors: tuple[float, ...] = ()  # "longrope": of each pair
+    gain: float = 1.0  # multiplies the elements that are turned
 
     def angles(self) -> Tensor:
         """Returns the angle of each pair from one token to the next, in radians."""
@@ -55,8 +56,8 @@ class Rotation:
         cos, sin = at.cos(), at.sin()
         result = x.clone()
         a, b = _halves(self.size, self.interleaved)
-        result[..., a] = x[..., a] * cos - x[..., b] * sin
-        result[..., b] = x[..., b] * cos + x[..., a] * sin
+        result[..., a] = (x[..., a] * cos - x[..., b] * sin) * self.gain
+        result[..., b] = (x[..., b] * cos + x[..., a] * sin) * self.gain
         return result
 
     def in_halves(self, columns: Tensor) -> Tensor:
@@ -77,6 +78,8 @@ class Rotation:
         if self.scaling == "llama3":
             given += [f"low_freq_factor = {number_text(self.low)}", f"high_freq_factor = {number_text(self.high)}",
                       f"original_context = {self.original}"]
+        if self.gain != 1:
+            given.append(f"attention_factor = {number_text(self.gain)}")
         return "".join(f", {one}" for one in given)
 
 
@@ -93,8 +96,11 @@ def _changed(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> Tens
     return ((turned(x) - x).abs() > 1e-12).any(0)
 
 
-def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int) -> Rotation | None:
-    """Returns the rotation that `turned` applies to [tokens, whole]; None if it is of another kind."""
+def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int, gain: float = 1.0) -> Rotation | None:
+    """Returns the rotation that `turned` applies to [tokens, whole]; None if it is of another kind.
+
+    `gain`: the factor of the elements that are turned.
+    """
     changed = _changed(turned, tokens, whole)
     size = int(changed.sum())
     if tokens < 2 or size % 2 or size == 0 or not changed[:size].all():
@@ -103,7 +109,7 @@ def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int) -
         first, second = _halves(size, interleaved)
         probe = torch.zeros(tokens, whole, dtype=torch.float64)
         probe[:, first] = 1
-        result = turned(probe)
+        result = turned(probe) / gain
         cos, sin = result[:, first], result[:, second]
         if (cos.square() + sin.square() - 1).abs().max() > 1e-4:
             continue
@@ -116,10 +122,10 @@ def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, whole: int) -
                 wanted = one.angles()
                 if ((wanted / angles - 1).abs() <= relative).all() and (
                         ((at * wanted).cos() - cos).abs() <= _CLOSE * (at + 1)).all():
-                    return one
+                    return replace(one, gain=gain)
         one = _by_factors(angles, cos, sin, size, interleaved)
         if (((at * one.angles()).cos() - cos).abs() <= _CLOSE * (at + 1)).all():
-            return one
+            return replace(one, gain=gain)
     return None
 
 
