@@ -39,7 +39,7 @@ CASES = {
     "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),
     "TiedThrice": ("linear", "weight", "logits' layer"),
-    "Statistics": ("add_", "forward changes a buffer", "BatchNorm"),
+    "Statistics": ("instance_norm", "an instance norm with running statistics", "track_running_stats=False"),
     "Counter": ("add_", "forward changes a buffer, b_count", "between steps"),
     "Modes": ("mul", "differs between train and eval mode", "a plan evaluates"),
     "NoGrad": ("", "a region without gradients", "outside the module"),

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..checkpoint import whole_tensors
 from . import capture, description, plan
+from .buffers import tensors_of
 from .builder import Builder
 from .errors import ExportError
 from .layout import in_order
@@ -58,7 +59,7 @@ class Exported:
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the plan's tensors, weights of linear layers as [in, out]. Some share memory with the module's."""
-        own = dict(self.module.named_parameters(remove_duplicate=False))
+        own = tensors_of(self.module)
         return {name: weight.join({key: value.detach() for key, value in own.items()})
                 for name, weight in self.weights.items()}
 
@@ -91,7 +92,7 @@ class Exported:
 
         "" if the plan's weights are parts of a parameter in a way that a description cannot express.
         """
-        return description.text(self.weights, dict(self.module.named_parameters(remove_duplicate=False)),
+        return description.text(self.weights, tensors_of(self.module),
                                 type(self.module).__name__)
 
     def load_tensors(self, trained: Mapping[str, Tensor]) -> None:
@@ -100,7 +101,7 @@ class Exported:
         `trained`: all of `weights`, by name, in the plan's layout. Raises ExportError if one is missing or has another
         shape; the module is then unchanged.
         """
-        own = dict(self.module.named_parameters(remove_duplicate=False))
+        own = tensors_of(self.module)
         with torch.no_grad():
             for name, weight in self.weights.items():
                 if name not in trained:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from .buffers import BATCH_NORMS, drop_counts, traceable
 from .errors import ExportError
 from .gradients import check_parameter_hooks, watched
 from .hints import EXPERTS
@@ -145,8 +146,8 @@ def _check_in_place(node: Node, kinds: Mapping[str, str], constant: set[Node]) -
         changed = changed.args[0]
     if isinstance(changed, Node) and changed.name in kinds:
         what = {"BUFFER": "a buffer", "PARAMETER": "a parameter"}.get(kinds[changed.name], "an input")
-        raise refuse(node, f"forward changes {what}, {changed.name}", "a plan trains parameters and keeps nothing else "
-                     "between steps: running statistics (BatchNorm), counters and caches are not supported")
+        raise refuse(node, f"forward changes {what}, {changed.name}", "a plan trains parameters and keeps only the "
+                     "running statistics of nn.BatchNorm between steps: counters and caches are not supported")
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -208,10 +209,12 @@ def trace(module: nn.Module, example: Any, training: bool = True) -> torch.expor
     """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, _arguments(module, example))
     _check_example(module, args, kwargs)
-    with mode(module, training), _quiet(), watched(module), warnings.catch_warnings():
+    with mode(module, training), traceable(module), _quiet(), watched(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _functional(torch.export.export(module, args, kwargs, strict=False))
+            program = torch.export.export(module, args, kwargs, strict=False)
+            drop_counts(program, module)
+            return _functional(program)
         except ExportError:
             raise
         except Exception as error:
@@ -225,9 +228,10 @@ def check_effects(traced: Traced) -> None:
     """Raises if the program changes a buffer or a parameter."""
     signature = traced.program.graph_signature
     changed = list(signature.buffers_to_mutate.values()) + list(getattr(signature, "user_inputs_to_mutate", {}).values())
+    changed = [name for name in changed if name not in traced.buffers]
     if changed:
-        raise ExportError(f"forward changes the buffer {changed[0]}", hint="a plan has parameters only: running "
-                          "statistics (BatchNorm), counters and caches cannot be kept; use LayerNorm, or remove it")
+        raise ExportError(f"forward changes the buffer {changed[0]}", hint="a plan keeps only the running statistics "
+                          "of nn.BatchNorm: counters and caches cannot be kept")
 
 
 def find_loss(traced: Traced) -> Node:
@@ -265,8 +269,17 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
                 and getattr(node.args[0], "target", None) is aten.native_dropout.default) and isinstance(node.args[0], Node):
             number[node] = number[node.args[0]]
             continue
+        if is_getitem(node) and getattr(node.args[0], "target", None) in BATCH_NORMS and isinstance(node.args[0], Node):
+            number[node] = number[node.args[0]]
+            continue
         number[node] = len(result)
-        args = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: number[arg])
+        if node.target in BATCH_NORMS:  # eval mode takes the running statistics
+            result.append(("batch_norm", repr([number.get(arg) for arg in node.args[:3]]), place_of(node)))
+            continue
+        results: Any = node.args
+        if node.op == "output":  # without the buffers that it changes
+            results = (node.args[0][len(traced.program.graph_signature.buffers_to_mutate):],)  # type: ignore[index]
+        args = torch.fx.node.map_arg((results, node.kwargs), lambda arg: number[arg])
         if node.target is aten.scaled_dot_product_attention.default:
             args = (node.args[:4], {})  # dropout is refused elsewhere
             args = torch.fx.node.map_arg(args, lambda arg: number[arg])

@@ -18,8 +18,6 @@ _PRODUCT = "prun has products with weights, attention, and a @ b of equal leadin
 
 KNOWN = {
     "conv1d": _CONVOLUTION, "conv2d": _CONVOLUTION, "conv3d": _CONVOLUTION, "convolution": _CONVOLUTION,
-    "batch_norm": "prun has no batch norm; use nn.LayerNorm",
-    "group_norm": "prun has no group norm; use nn.LayerNorm",
     "softmax": "prun has softmax over the last dim; attention is softmax(q @ k.T / sqrt(size) + mask) @ v over heads",
     "matmul": _PRODUCT, "bmm": _PRODUCT, "baddbmm": _PRODUCT, "einsum": _PRODUCT,
     "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,

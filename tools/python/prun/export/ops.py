@@ -66,7 +66,9 @@ class Weight:
         """Returns the tensor that the plan starts with."""
         if self.constant is not None:
             return self.constant.to(next(iter(tensors.values())).dtype).contiguous()
+        dtype = next(iter(tensors.values())).dtype
         pieces = [part.of(tensors[part.parameter]).detach() for part in self.parts]
+        pieces = [piece if piece.is_floating_point() else piece.to(dtype) for piece in pieces]  # a count of batches
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)).contiguous()
 
     def restore(self, trained: Tensor, tensors: dict[str, Tensor]) -> None:

@@ -31,7 +31,8 @@ def deep_recursion(nodes: int) -> Iterator[None]:
 
 def frozen_names(builder: Builder, weights: dict[str, Weight]) -> list[str]:
     """Returns the plan's tensors that are made of frozen parameters (requires_grad=False)."""
-    frozen = {name for name, tensor in builder.traced.tensors.items() if not tensor.requires_grad}
+    frozen = {name for name, tensor in builder.traced.tensors.items()
+              if not tensor.requires_grad and name not in builder.traced.buffers}
     names = []
     for name, weight in weights.items():
         held = [part.parameter for part in weight.parts if part.parameter in frozen]
@@ -44,7 +45,8 @@ def frozen_names(builder: Builder, weights: dict[str, Weight]) -> list[str]:
 
 def template(builder: Builder, units: list[Unit], weights: dict[str, Weight], name: str, file: str) -> Template:
     """Returns the plan's parts."""
-    elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
+    elements = sum(tensor.numel() for tensor in {id(t): t for name, t in builder.traced.tensors.items()
+                                                      if name not in builder.traced.buffers}.values())
     head = "\n-- ".join([f"-- {' '.join(name.split())}, exported from PyTorch ({elements:,} parameters).", *builder.notes])
     return Template(head=head, model=model_text(units), file=file, data=_data(builder, ""),
                     eval_data=_data(builder, "eval_"), has_targets="tokens" not in builder.inputs_used,

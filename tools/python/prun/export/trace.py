@@ -135,15 +135,19 @@ class Traced:
 
     `constants`: nodes whose value depends on no parameter and no input, with it. `parameters`: placeholder nodes of
     trainable and frozen parameters with their first name in the module; `tensors`: the parameters by name. `inputs`:
-    placeholder nodes of the example's tensors with the argument's name. `drop_paths`: see _drop_paths.
+    placeholder nodes of the example's tensors with the argument's name. `buffers`: those that a plan keeps, too;
+    `tensors` has them. `drop_paths`: see _drop_paths.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
-        self.program = program
+        from .buffers import buffers_of
+
+        self.program, self.module = program, module
         self.constants: dict[Node, Any] = {}
         self.parameters: dict[Node, str] = {}
         self.inputs: dict[Node, str] = {}
-        self.tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        self.buffers = buffers_of(module)
+        self.tensors: dict[str, Tensor] = {**dict(module.named_parameters(remove_duplicate=False)), **self.buffers}
         self.nodes = list(program.graph.nodes)
         self.order = {node: i for i, node in enumerate(self.nodes)}
         self.drop_paths, self.in_drop_paths = _drop_paths(self.nodes)
