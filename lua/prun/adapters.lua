@@ -128,7 +128,7 @@ function adapters.marks(given, recorded)
   for i, unit in ipairs(recorded.units) do
     marks[i] = {}
     for k, parameter in ipairs(units[i]) do
-      local name = parameter.names[1]
+      local name = parameter.names[1] or ""  -- of a buffer
       local trained = is_trained(given, parameter, used)
       local layer = name:sub(#unit.name + 2):match "^(.*)%.weight$"
       if trained and layer and unit.parameter_of[layer .. part_a .. ".weight"] then

@@ -133,7 +133,8 @@ function alike.parameter(g, value, tail)
   local next = #f.values + 1
   local was = f.pattern.values[next]
   if not was or was.kind ~= "parameter" or f.pattern.tails[next] ~= tail or was.dtype ~= value.dtype or
-    was.site ~= value.site or not same_list(was.shape, value.shape) or not same_list(was.blocks, value.blocks) or
+    was.site ~= value.site or was.buffer ~= value.buffer or
+    not same_list(was.shape, value.shape) or not same_list(was.blocks, value.blocks) or
     was.init.kind ~= value.init.kind or was.init.scale ~= value.init.scale then
     alike.leave(g)
     return nil

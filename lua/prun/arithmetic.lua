@@ -218,18 +218,28 @@ end
 local dims = { name = "dims", kind = "dims", signed = true, help = "dims that it combines, such as -1 or { 1, 2 }" }
 local keep = { name = "keep", kind = "boolean", default = false, help = "keep these dims, with the size 1" }
 
-local function reduce(called, kind, input, over, kept)
+local function reduce(called, kind, input, over, kept, samples)
   if called ~= "sum" and called ~= "max" then require_floats(called, { input }) end
   local list = dims_of(called, input, over)
   return through_floats(input, called, function(y)
-    return (graph.op("reduce_dims", { y }, { op = kind, dims = list, kept = kept and list or nil }, called))
+    local attrs = { op = kind, dims = list, kept = kept and list or nil, samples = samples }
+    return (graph.op("reduce_dims", { y }, attrs, called))
   end)
 end
 
-for _, called in ipairs { "sum", "mean", "max" } do
+for _, called in ipairs { "sum", "max" } do
   word(called, { x, dims, options = { keep } },
     function(input, over, opt) return reduce(called, called, input, over, opt.keep) end)
 end
+word("mean", { x, dims, options = { keep, {
+  name = "samples", kind = "boolean", default = false,
+  help = "dim 0 are samples: the mean is over those of all ranks, in each microbatch by itself",
+} } }, function(input, over, opt)
+  if opt.samples and dims_of("mean", input, over)[1] ~= 0 then
+    host.fail("nn.mean: 'samples' is for means over dim 0, the samples, and 'dims' lacks it")
+  end
+  return reduce("mean", "mean", input, over, opt.keep, opt.samples and 1 or nil)
+end)
 -- The square root of the sum of squares.
 word("norm", { x, dims, options = { keep } }, function(input, over, opt)
   local squares = record("norm", "mul {1} {1}", { input })

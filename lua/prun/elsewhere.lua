@@ -126,6 +126,9 @@ local words = {
   index_select = "prun.nn.gather",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
   swiglu = "prun.nn.silu_mul", logsoftmax = "prun.nn.log_softmax", layer_norm = "prun.nn.layernorm",
+  group_norm = "prun.nn.groupnorm", batch_norm = "prun.nn.batchnorm", batchnorm1d = "prun.nn.batchnorm",
+  batchnorm2d = "prun.nn.batchnorm", syncbatchnorm = "prun.nn.batchnorm", instancenorm2d = "prun.nn.instancenorm",
+  register_buffer = "prun.nn.buffer",
   rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", matmul = "prun.nn.linear with `weight`, or a * b elementwise",
   train = "return prun.plan { ... }; the command `prun PLAN` trains it",
   fit = "return prun.plan { ... }; the command `prun PLAN` trains it",
@@ -171,8 +174,6 @@ local missing = {}
 for what, names in pairs {
   ["convolution; the patches of an image can be read with prun.data.arrays and embedded with nn.linear"] =
     "conv1d conv2d conv3d convtranspose2d unfold",
-  ["normalization over the batch or over groups; nn.layernorm and nn.rmsnorm normalize single tokens"] =
-    "batchnorm1d batchnorm2d batch_norm syncbatchnorm groupnorm group_norm instancenorm2d",
   ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
   ["state-space layer"] = "mamba mamba2 ssm s4",
   ["pooling"] = "maxpool2d avgpool2d max_pool2d avg_pool2d adaptiveavgpool2d",

@@ -11,7 +11,7 @@ return function(pattern, recorded, site)
   for i, parameters in ipairs(units) do
     marks[i] = {}
     for k, parameter in ipairs(parameters) do
-      marks[i][k], count = 0, count + 1
+      marks[i][k], count = 0, count + math.min(1, #parameter.names)
       for _, name in ipairs(parameter.names) do
         for which, one in ipairs(compiled) do
           if name:find(one) then marks[i][k], used[which] = 1, true end

@@ -16,7 +16,8 @@ function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
-                    more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {}, outputs = {} }
+                    more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {}, outputs = {}, updated = {},
+                    sample_ranks = 1 }
   local results = table.pack(fn(...))
   local recorded = graph.current
   graph.current = outer
@@ -189,11 +190,16 @@ end
 
 -- Returns a parameter of the current unit. Requesting a name again returns the same parameter, within one call of the
 -- unit only if `shared`. `init`: { "normal", 0.02 } or as the schema has it. `blocks`: sizes of the pieces of its last
--- dim, such as q, k and v.
-function graph.parameter(name, shape, init, blocks, shared)
+-- dim, such as q, k and v. `buffer`: a buffer instead (buffers.lua).
+function graph.parameter(name, shape, init, blocks, shared, buffer)
   local g = here_with_units("nn.parameter")
   local unit = owner(g)
   local known = unit.parameter_of[name]
+  local was = known and tensor.record(known)
+  if was and (was.buffer or false) ~= (buffer or false) then
+    host.fail(("'%s' of the unit '%s' is %s already (%s:%d)"):format(name, unit.name,
+      was.buffer and "a buffer" or "a parameter", was.site[1], was.site[2]))
+  end
   if known then return known_parameter(unit, name, known, shape, shared) end
   local whole = unit.name .. "." .. name
   local other = g.site_of[whole]
@@ -201,7 +207,8 @@ function graph.parameter(name, shape, init, blocks, shared)
     host.fail(("the parameter '%s' of the unit '%s' has the name of another unit's (%s:%d): checkpoints " ..
       "and messages know parameters by their names"):format(whole, unit.name, other[1], other[2]))
   end
-  local value = { name = whole, dtype = g.dtype, shape = shape, kind = "parameter", unit = unit.id,
+  local dtype = buffer and g.dtype == "bf16" and "f32" or g.dtype  -- small changes of a buffer must not round away
+  local value = { name = whole, dtype = dtype, shape = shape, kind = "parameter", unit = unit.id, buffer = buffer,
                   init = init.kind and init or schema.convert("init", init), blocks = blocks, site = host.site() }
   local parameter = g.follows and alike.parameter(g, value, name) or add_value(g, value)
   unit.parameters[#unit.parameters + 1], unit.like = parameter.id, nil

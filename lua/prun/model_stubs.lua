@@ -34,6 +34,21 @@
 ---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
 ---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
 ---@field dropout? number share of the attention weights to zero (default 0)
+---@class prun.nn.batchnorm.options
+---@field eps? number added to the variance (default 1e-05)
+---@field affine? boolean learn a scale and a shift of each channel (default true)
+---@field momentum? number share of a batch in the running statistics (default 0.1)
+---@field cumulative? boolean running statistics are means over all steps, as momentum = None (default false)
+---@field track_running_stats? boolean keep running statistics, which evaluations use; false: they use those of their batch (default true)
+---@class prun.nn.by_phase.options
+---@field train prun.Tensor the value in training
+---@field eval prun.Tensor the value in evaluations, predictions and generations
+---@class prun.nn.groupnorm.options
+---@field eps? number added to the variance (default 1e-05)
+---@field affine? boolean learn a scale and a shift of each channel (default true)
+---@class prun.nn.instancenorm.options
+---@field eps? number added to the variance (default 1e-05)
+---@field affine? boolean learn a scale and a shift of each channel (default false)
 ---@class prun.nn.layernorm.options
 ---@field eps? number added to the variance
 ---@field bias? boolean learn a shift, too (default true)
@@ -51,6 +66,7 @@
 ---@field keep? boolean keep these dims, with the size 1 (default false)
 ---@class prun.nn.mean.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
+---@field samples? boolean dim 0 are samples: the mean is over those of all ranks, in each microbatch by itself (default false)
 ---@class prun.nn.moe.options
 ---@field hidden? integer size inside an expert; default 4 · width
 ---@field experts? integer number of experts (default 4)
@@ -119,6 +135,9 @@
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field argmax fun(x: prun.Tensor, dim: integer, options?: prun.nn.argmax.options): prun.Tensor
 ---@field attention (fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor)|(fun(options: prun.nn.attention.separate.options): prun.Tensor)
+---@field batchnorm fun(name: string, x: prun.Tensor, options?: prun.nn.batchnorm.options): prun.Tensor
+---@field buffer fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
+---@field by_phase fun(options?: prun.nn.by_phase.options): prun.Tensor
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
@@ -136,6 +155,8 @@
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field greater fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field greater_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
+---@field groupnorm fun(name: string, x: prun.Tensor, groups: integer, options?: prun.nn.groupnorm.options): prun.Tensor
+---@field instancenorm fun(name: string, x: prun.Tensor, options?: prun.nn.instancenorm.options): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number, options?: prun.nn.layernorm.options): prun.Tensor
 ---@field leaky_relu fun(x: prun.Tensor, slope?: number): prun.Tensor
 ---@field less fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
@@ -182,4 +203,5 @@
 ---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any
 ---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field update fun(buffer: prun.Tensor, value: prun.Tensor): prun.Tensor
 ---@field where fun(condition: prun.Tensor, a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor

@@ -24,20 +24,21 @@ function parameter_names.matches(compiled, name)
   return false
 end
 
--- Returns for each unit the list of its parameters: { id, dims, names }, the parameter's own name first.
+-- Returns for each unit the list of its parameters: { id, dims, names }, the parameter's own name first. Patterns match
+-- no buffers, which have no names here.
 function parameter_names.of(recorded)
   local by_id, units = {}, {}
   for i, unit in ipairs(recorded.units) do
     for _, parameter in pairs(unit.parameter_of) do
       local value = tensor.record(parameter)
-      by_id[value.id] = { id = value.id, dims = #value.shape, names = { value.name } }
+      by_id[value.id] = { id = value.id, dims = #value.shape, names = not value.buffer and { value.name } or {} }
     end
     units[i] = {}
     for k, id in ipairs(unit.parameters) do units[i][k] = by_id[id] end
   end
   for _, also in ipairs(recorded.also) do
     local names = by_id[also.id] and by_id[also.id].names
-    if names and names[#names] ~= also.name then names[#names + 1] = also.name end
+    if names and #names > 0 and names[#names] ~= also.name then names[#names + 1] = also.name end
   end
   return units
 end
@@ -52,7 +53,7 @@ function parameter_names.hint(pattern, recorded, units)
   for i, unit in ipairs(recorded.units) do
     add(unit.class)
     for _, parameter in ipairs(units[i]) do
-      for part in parameter.names[1]:sub(#unit.name + 2):gmatch "[^.]+" do add(part) end
+      for part in (parameter.names[1] or ""):sub(#unit.name + 2):gmatch "[^.]+" do add(part) end
     end
   end
   return host.did_you_mean(word, parts)

@@ -136,9 +136,10 @@ local function batch_axes(mesh, strategies)
   return axes, ranks
 end
 
--- Records the model for `batch` samples; returns the recording, the loss and the metrics.
-local function record_model(plan, model, batch)
+-- Records the model for `batch` samples of each of `ranks` ranks; returns the recording, the loss and the metrics.
+local function record_model(plan, model, batch, ranks)
   local recorded, loss, metrics = graph.record(plan.dtype, true, function()
+    graph.current.sample_ranks = ranks
     if plan.lora then graph.current.lora = adapters.begin(plan.lora) end
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
@@ -268,7 +269,7 @@ return function(given)
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
   local source = data.result(plan.data)
-  local recorded, loss, metrics = record_model(plan, model, batch // pieces)
+  local recorded, loss, metrics = record_model(plan, model, batch // pieces, ranks)
   local results = model_results(recorded, loss, metrics, plan.metrics == "steps", model.site)
   require_parameters(recorded, model.site)
   if plan.data.options.last == "pad" and not next(recorded.shares_of) then

@@ -17,7 +17,7 @@ bool checkpoints(const CompileState& state) { return state.options.checkpoint_ev
 
 // Returns whether checkpoints omit the unit's parameters because the base of the adapters has them.
 bool is_of_base(const CompileState& state, UnitId unit) {
-  return state.is_frozen(unit) && state.program.adapters.has_base();
+  return state.is_frozen(unit) && !state.holds_buffers(unit) && state.program.adapters.has_base();
 }
 
 StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) {
@@ -41,7 +41,8 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
     (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
   of.copy = !state.graph.units[unit].twin_of.none();
-  of.frozen = value.frozen;
+  of.frozen = value.frozen && !value.buffer;
+  of.updated = value.buffer && is_updated(state.graph, state.graph.units[unit].parameters[parameter]);
   const ParameterGroup settings = state.plan.optimizer.settings_of(value);
   of.lr_factor = settings.lr;
   of.weight_decay = settings.weight_decay;

@@ -114,8 +114,9 @@ struct CompileState {
   std::vector<Node> backward;           // in execution order
   // Experts' loads of this rank -> of all ranks, for the gradient of the balancing loss.
   std::map<ValueId, ValueId> global_counts;
-  // Results of all-reduces that balancing losses add. Recomputation uses them again, because they are small.
-  std::set<ValueId> kept_sums;
+  // Results that recomputation uses again: of all-reduces, because they are small, and copies of buffers, which the
+  // step has updated by then.
+  std::set<ValueId> kept_results;
   Table<ValueId, ValueId> parameter_grad;  // the value that holds the parameter's whole gradient; -1 = none
   Table<UnitId, UnitLayout> layouts;
   Table<UnitId, UnitStorage> storage;
@@ -162,6 +163,11 @@ struct CompileState {
     const std::vector<ValueId>& parameters = graph.units[unit].parameters;
     return !parameters.empty() && graph.values[parameters.front()].frozen;
   }
+  // Returns whether the unit's parameters are buffers; all of them are or none is.
+  bool holds_buffers(UnitId unit) const {
+    const std::vector<ValueId>& parameters = graph.units[unit].parameters;
+    return !parameters.empty() && graph.values[parameters.front()].buffer;
+  }
   // Return whether this rank stores parameters of the unit, and whether it updates them.
   bool holds(UnitId unit) const { return storage[unit].here && !graph.units[unit].parameters.empty(); }
   bool trains(UnitId unit) const { return holds(unit) && !is_frozen(unit); }
@@ -173,20 +179,27 @@ Node without_gradient(const Node& loss);
 // Adds the loss of a body, with the terms of the numbers that it names; sets loss_tensor, results and term_tensors
 // (results.cc). `body`: the step or an evaluation.
 void add_results(CompileState& state, Body& body, const std::string& name, bool persistent, const Site& site);
-// Drops nodes that only numbers of evaluations read.
+// Drops nodes that only evaluations need: those of their numbers, and of the values that by_phase has for them.
 void drop_evaluated_only(CompileState& state);
+
+// Returns whether an op updates the buffer, and whether a value of the model depends on the phase (buffers.cc).
+bool is_updated(const Graph& graph, ValueId buffer);
+bool has_phases(const Graph& graph);
+// Throws plan_error for a buffer that each microbatch overwrites and none reads.
+void require_read_buffers(const CompileState& state);
 
 // Returns the schedule as text, one line per stage step (schedule.cc).
 std::string schedule_text(const CompileState& state);
 
 // The passes, in the order of pipeline.cc.
-void pad_vocabulary(CompileState& state);  // pad_vocabulary.cc: pads the columns of logits to a multiple
-void find_data_axes(CompileState& state);  // data_axes.cc
-void partition(CompileState& state);       // partition.cc: assigns calls to stages
-void distribute(CompileState& state);      // distribute.cc: whole shapes -> local shapes, collectives of activations
-void begin_forward(CompileState& state);   // forward.cc: no gradients; the prediction
-void differentiate(CompileState& state);   // autodiff.cc: backward nodes
-void overlap_dw(CompileState& state);      // overlap_dw.cc: overlaps dw with the reduction of dx
+void pad_vocabulary(CompileState& state);    // pad_vocabulary.cc: pads the columns of logits to a multiple
+void separate_buffers(CompileState& state);  // buffers.cc: readers of a buffer get its value before the update
+void find_data_axes(CompileState& state);    // data_axes.cc
+void partition(CompileState& state);         // partition.cc: assigns calls to stages
+void distribute(CompileState& state);        // distribute.cc: whole shapes -> local shapes, collectives of activations
+void begin_forward(CompileState& state);     // forward.cc: no gradients; the prediction
+void differentiate(CompileState& state);     // autodiff.cc: backward nodes
+void overlap_dw(CompileState& state);        // overlap_dw.cc: overlaps dw with the reduction of dx
 // merge_pointwise.cc: merge chains of elementwise ops, in forward and in backward.
 void merge_pointwise(CompileState& state);
 void merge_gradients(CompileState& state);

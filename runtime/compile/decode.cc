@@ -72,7 +72,7 @@ class Decoder {
     std::vector<const Node*> kept;
     for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
       if (std::ranges::none_of(node->outputs, [&](ValueId output) { return wanted.contains(output); })) continue;
-      wanted.insert(node->inputs.begin(), node->inputs.end());
+      wanted.insert(node->inputs.begin() + (node->op == &ops::by_phase ? 1 : 0), node->inputs.end());
       kept.push_back(&*node);
     }
     std::ranges::reverse(kept);
@@ -116,6 +116,8 @@ class Decoder {
     Attrs attrs = node.attrs;
     if (node.op == &ops::dropout) {
       now_[node.outputs[0]] = inputs[0];
+    } else if (node.op == &ops::by_phase) {
+      now_[node.outputs[0]] = inputs[1];
     } else if (node.op == &ops::attention) {
       if (attrs.integer("causal") == 0)
         throw plan_error("this attention sees tokens that come after (causal = false): such a model continues no text",

@@ -344,6 +344,7 @@ void distribute(CompileState& state) {
   check_combined_dims(state);
   split_tokens(state);
   split_experts(state);
+  share_statistics(state);
   for (const Strategy& strategy : state.plan.strategies)
     for (const std::string& axis : strategy.axes)
       if (strategy.splits == Splits::nothing && state.plan.mesh.size(axis) > 1 &&

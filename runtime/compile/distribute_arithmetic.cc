@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "compile/distributor.h"
 #include "compile/view_dims.h"
@@ -48,6 +49,10 @@ class DimCheck {
 
   void run() {
     for (const Node& node : graph_.nodes) {
+      if (first_ == 0 && node.attrs.has("samples")) {  // share_statistics makes the result whole
+        require_samples(node);
+        continue;
+      }
       int64_t found = -1;
       for (const ValueId input : node.inputs) {
         const int64_t dim = dim_[input.index()];
@@ -79,6 +84,12 @@ class DimCheck {
   int64_t rank(ValueId value) const { return std::ssize(graph_.values[value].type.shape); }
   std::string shape(ValueId value) const { return shape_text(graph_.values[value].type.shape); }
 
+  void require_samples(const Node& node) const {
+    if (dim_[node.inputs[0].index()] == 0) return;
+    throw plan_error(
+        fmt::format("nn.mean: 'samples' says that dim 0 of {} are samples, which they are not", shape(node.inputs[0])),
+        node.site);
+  }
   void require_apart(const Node& node, ValueId input, int64_t dim) const {
     if (holds(combined_dims(node, rank(input)), dim)) fail(node, input, dim);
   }
@@ -213,6 +224,50 @@ int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t outpu
   for (const int64_t reduced : dims)
     if (reduced < dim && !holds(kept, reduced)) --to;
   return to;
+}
+
+// A rank's mean over its part of the samples is averaged over the ranks, which have equal parts, and so is the gradient
+// that arrives. Microbatches have means of their own.
+void share_statistics(CompileState& state) {
+  Graph& graph = state.graph;
+  const auto of_samples = [](const Node& node) { return node.attrs.has("samples"); };
+  if (std::ranges::none_of(graph.nodes, of_samples)) return;
+  std::vector<std::string> axes;
+  for (const std::string& axis : state.plan.batch_axes)
+    if (state.plan.mesh.size(axis) > 1) axes.push_back(axis);
+  std::map<ValueId, ValueId> whole;
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    for (ValueId& input : node.inputs)
+      if (const auto found = whole.find(input); found != whole.end()) input = found->second;
+    const bool shares = of_samples(node);
+    node.attrs.erase("samples");
+    if (shares && !state.data_axes.empty()) node.attrs.set("rows_axis", state.data_axes);  // for the derivative
+    nodes.push_back(node);
+    if (!shares) continue;
+    for (const Strategy& strategy : state.plan.strategies)
+      if (strategy.splits == Splits::tokens && state.plan.mesh.size(strategy.axes.front()) > 1)
+        throw plan_error(fmt::format("{} combines samples, of which axis '{}' divides the tokens: normalize single "
+                                     "tokens, or split the samples",
+                                     node.op->name, strategy.axes.front()),
+                         node.site);
+    ValueId mean = node.outputs[0];
+    for (const std::string& axis : axes) {
+      Attrs attrs;
+      attrs.set("axis", axis);
+      attrs.set("op", std::string("avg"));
+      attrs.set("gradient", std::string("partial"));
+      Value value = graph.values[mean];
+      value.name = fmt::format("{}.{}", graph.values[node.outputs[0]].name, axis);
+      const ValueId reduced = graph.values.next();
+      graph.values.push_back(std::move(value));
+      nodes.push_back({&ops::all_reduce, {mean}, {reduced}, std::move(attrs), node.call, node.site});
+      state.kept_results.insert(reduced);
+      mean = reduced;
+    }
+    if (!axes.empty()) whole[node.outputs[0]] = mean;
+  }
+  graph.nodes = std::move(nodes);
 }
 
 void check_combined_dims(CompileState& state) {

@@ -99,6 +99,8 @@ void split_experts(CompileState& state);
 void pointwise(Distributor& d, const Node& node);
 void reduction(Distributor& d, const Node& node);
 void check_combined_dims(CompileState& state);
+// All-reduces means over samples that should cover those of all ranks (attribute `samples`).
+void share_statistics(CompileState& state);
 bool is_arithmetic(const OpDef& op);
 // Returns the output's dim that an input's dim becomes, which the op does not combine.
 int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t output_rank, int64_t dim);

@@ -31,7 +31,7 @@ std::vector<Node> nodes_for_result(const Graph& graph, bool predicts) {
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const auto is_wanted = [&](ValueId value) { return wanted[value]; };
     if (node->op != &ops::write_rows && std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
-    for (ValueId input : node->inputs) wanted[input] = true;
+    for (size_t i = node->op == &ops::by_phase ? 1 : 0; i < node->inputs.size(); ++i) wanted[node->inputs[i]] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());

@@ -21,7 +21,7 @@ ValueId add_sums(CompileState& state, ValueId value, const Node& reader, std::ve
     sum.name += "." + axis;
     state.graph.values.push_back(std::move(sum));
     value = reduce.outputs[0];
-    state.kept_sums.insert(value);
+    state.kept_results.insert(value);
     nodes.push_back(std::move(reduce));
   }
   return value;

@@ -17,6 +17,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     emitter_.tensor_of(node.outputs[0], step.microbatch) = emitter_.input_of(node.inputs[0], step.microbatch);
     return;
   }
+  if (node.op == &ops::by_phase) return lower_by_phase(node, step);
   if (node.op == &ops::cross_entropy_and_grad &&
       (evaluates_ || (step.phase == Phase::forward && index_.recomputes(step))))
     return lower(without_gradient(node), step);
@@ -34,10 +35,13 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     op.attrs.set("first", samples * ranks * step.microbatch);
     op.attrs.set("samples", samples);
   }
-  for (ValueId input : node.inputs)
-    op.reads.push_back(state_.graph.values[input].kind == ValueKind::parameter
-                           ? gathered_.parameter(input, *node.op, node.site)
-                           : emitter_.input_of(input, step.microbatch));
+  for (ValueId input : node.inputs) op.reads.push_back(operand(input, node, step));
+  if (node.op == &ops::update) {  // the buffer's memory gets the value
+    op.def = &ops::copy;
+    op.writes = {op.reads[0]};
+    op.reads = {op.reads[1]};
+    return emitter_.compute(std::move(op));
+  }
   std::vector<std::pair<TensorId, TensorId>> sums;  // (accumulator, addend): additions after the op
   for (ValueId output : node.outputs) {
     const TensorId tensor =
@@ -60,6 +64,24 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     else
       emitter_.add_in_place(into, what, step, node.site);
   }
+}
+
+TensorId StepBuilder::operand(ValueId input, const Node& node, const ScheduleStep& step) {
+  return state_.graph.values[input].kind == ValueKind::parameter ? gathered_.parameter(input, *node.op, node.site)
+                                                                 : emitter_.input_of(input, step.microbatch);
+}
+
+// The value of this body's phase; a copy of it if it is a parameter.
+void StepBuilder::lower_by_phase(const Node& node, const ScheduleStep& step) {
+  const ValueId chosen = node.inputs[evaluates_ ? 1 : 0], result = node.outputs[0];
+  TensorId& tensor = emitter_.tensor_of(result, step.microbatch);
+  const TensorId value = operand(chosen, node, step);
+  if (state_.graph.values[chosen].kind != ValueKind::parameter) {
+    tensor = value;
+    return;
+  }
+  tensor = emitter_.activation(state_.graph.values[result], step.microbatch);
+  emitter_.compute(emitter_.op(ops::copy, {value}, {tensor}, step, node.site, state_.graph.calls[node.call].unit));
 }
 
 bool StepBuilder::is_result(TensorId tensor) const {

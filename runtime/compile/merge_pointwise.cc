@@ -107,6 +107,8 @@ class Merger {
     if (maker.attrs.has("over") || node.attrs.has("over")) attrs.set("over", masks);
     if (attrs.has("over") || maker.attrs.has("shape") || node.attrs.has("shape"))
       attrs.set("shape", shape(node.outputs[0]));
+    for (const Node* one : {&maker, static_cast<const Node*>(&node)})
+      if (one->attrs.has("rows_axis")) attrs.set("rows_axis", one->attrs.text("rows_axis"));
     for (const ValueId input : maker.inputs) --readers_[input];
     for (const ValueId input : node.inputs) --readers_[input];
     for (const ValueId input : inputs) ++readers_[input];

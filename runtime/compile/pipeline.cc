@@ -32,6 +32,7 @@ struct Pass {
 constexpr Pass kPasses[] = {
     {"pad_vocabulary", Scope::model, pad_vocabulary},
     {"decode", Scope::model, decode, Purpose::generation},
+    {"buffers", Scope::model, separate_buffers, Purpose::samples},
     {"data_axes", Scope::model, find_data_axes, Purpose::samples},
     {"partition", Scope::model, partition, Purpose::samples},
     {"forward", Scope::model, begin_forward, Purpose::forward},

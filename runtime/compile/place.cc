@@ -116,10 +116,10 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
 }
 
 // Moves parameters that need other storage than the rest of their unit to a unit without calls: those too small to
-// shard, those split over an axis that divides the data (experts), and frozen ones.
+// shard, those split over an axis that divides the data (experts), frozen ones and buffers.
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
-  using Kept = std::tuple<bool, bool, bool>;  // frozen, whole, by experts
+  using Kept = std::tuple<bool, bool, bool, bool>;  // frozen, buffer, whole, by experts
   std::map<std::pair<UnitId, Kept>, UnitId> parts;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
     const StrategyUnit* sharding = state.strategies.of(graph.units[u]).sharding();
@@ -129,15 +129,18 @@ void separate_parts(CompileState& state) {
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
       const bool experts = !value.split_axis.empty() && state.strategies.splits_data(value.split_axis);
-      groups[{value.frozen, small, experts}].push_back(parameter);
+      groups[{value.frozen, value.buffer, small && !value.buffer, experts}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
     graph.units[u].parameters = keep->second;
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
-      const auto [frozen, small, experts] = group->first;
-      part.name += std::string(frozen ? ".frozen" : "") + (experts ? ".experts" : "") + (small ? ".small" : "");
+      const auto [frozen, buffer, small, experts] = group->first;
+      part.name += std::string(buffer   ? ".buffers"
+                               : frozen ? ".frozen"
+                                        : "") +
+                   (experts ? ".experts" : "") + (small ? ".small" : "");
       if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
       if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins separate alike
@@ -155,12 +158,13 @@ bool keeps_gathered(const StrategyUnit& unit) {
   });
 }
 
-// Returns the strategy's unit that shards `unit`; null = none, a small part, or frozen parameters that every rank would
-// keep gathered: they never change, so that ranks store them whole instead.
+// Returns the strategy's unit that shards `unit`; null = none, a small part, buffers, or frozen parameters that every
+// rank would keep gathered: they never change, so that ranks store them whole instead.
 const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit) {
   const StrategyUnit* sharding = state.strategies.of(unit).sharding();
   if (!sharding || unit.parameters.empty()) return sharding;
-  if (state.graph.values[unit.parameters.front()].frozen && keeps_gathered(*sharding)) return nullptr;
+  const Value& first = state.graph.values[unit.parameters.front()];
+  if (first.buffer || (first.frozen && keeps_gathered(*sharding))) return nullptr;
   int64_t largest = 0;
   for (ValueId parameter : unit.parameters)
     largest = std::max(largest, element_count(state.graph.values[parameter].type.shape));
@@ -227,7 +231,7 @@ TensorId add_state(Program& program, const std::string& name, Role role, TensorT
 void place_units(CompileState& state) {
   Program& program = state.program;
   const Graph& graph = state.graph;
-  int64_t flat = 0, flat_frozen = 0;
+  int64_t flat = 0, flat_frozen = 0, flat_buffers = 0;
   state.storage.resize(graph.units.size());
   for (const UnitId u : graph.units.ids()) {
     UnitLayout layout = layout_of(state, graph.units[u]);
@@ -246,7 +250,7 @@ void place_units(CompileState& state) {
   }
   for (size_t u = graph.units.size(); u-- > 0;) {
     if (state.storage[u].sharded || !state.storage[u].here) continue;
-    int64_t& next = state.is_frozen(u) ? flat_frozen : flat;
+    int64_t& next = state.holds_buffers(u) ? flat_buffers : state.is_frozen(u) ? flat_frozen : flat;
     state.storage[u].bucket_start = next;
     next += state.layouts[u].padded;
   }
@@ -255,11 +259,12 @@ void place_units(CompileState& state) {
   Site site = state.plan.optimizer.site;
   const Offload offload = place_offloaded(state);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
-  TensorId params, grads, low, frozen;
+  TensorId params, grads, low, frozen, buffers;
   std::vector<TensorId> slots;
   // Only the optimizer needs the master's dtype.
   if (flat_frozen > 0)
     frozen = add_tensor(program, "frozen", Role::frozen, {state.plan.param_dtype, {flat_frozen}}, true, site);
+  if (flat_buffers > 0) buffers = add_tensor(program, "buffers", Role::buffer, {master, {flat_buffers}}, true, site);
   if (flat > 0) {
     params = state.flat_params =
         add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
@@ -284,7 +289,9 @@ void place_units(CompileState& state) {
       return add_view(program, fmt::format("{}.{}", name, what), of, storage.bucket_start, shape);
     };
     storage.master = storage.sharded ? own("shard", is_frozen ? Role::frozen : Role::param, storage.master_offloaded)
-                                     : view("params", is_frozen ? frozen : params);
+                                     : view("params", state.holds_buffers(u) ? buffers
+                                                      : is_frozen            ? frozen
+                                                                             : params);
     if (is_frozen) continue;
     if (trains) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;

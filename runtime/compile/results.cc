@@ -7,6 +7,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
+#include "ir/ops.h"
 
 namespace prun {
 
@@ -59,7 +60,10 @@ void drop_evaluated_only(CompileState& state) {
       return std::ranges::any_of(node->outputs, [&](ValueId value) { return set[value]; });
     };
     const bool drops = any(measured) && !any(wanted);
-    for (const ValueId input : node->inputs) (drops ? measured : wanted)[input] = true;
+    for (const ValueId input : node->inputs) {
+      const bool of_evaluations = drops || (node->op == &ops::by_phase && input != node->inputs[0]);
+      (of_evaluations ? measured : wanted)[input] = true;
+    }
     if (!drops) kept.push_back(std::move(*node));
   }
   std::ranges::reverse(kept);

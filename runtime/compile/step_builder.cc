@@ -276,11 +276,15 @@ void StepBuilder::print(const ScheduleStep& step, const HookAction& action) {
 }
 
 void build_step(CompileState& state) {
-  if (std::ranges::all_of(state.graph.terms, [](const LossTerm& term) { return term.in_steps; })) {
+  const bool steps_need_all =
+      std::ranges::all_of(state.graph.terms, [](const LossTerm& term) { return term.in_steps; });
+  if (steps_need_all && !has_phases(state.graph)) {
+    require_read_buffers(state);
     StepBuilder(state, state.program.step()).run();
   } else {
     std::vector<Node> all = state.graph.nodes;
     drop_evaluated_only(state);
+    require_read_buffers(state);
     StepBuilder(state, state.program.step()).run();
     state.graph.nodes = std::move(all);
   }

@@ -53,6 +53,8 @@ class StepBuilder {
   // lower.cc: lowers a node of the graph to ops
   void lower(const Node& node, const ScheduleStep& step);
   void lower_ring(const Node& node, const ScheduleStep& step);
+  void lower_by_phase(const Node& node, const ScheduleStep& step);
+  TensorId operand(ValueId input, const Node& node, const ScheduleStep& step);
   bool accumulates(const Node& node, const ScheduleStep& step) const;
   TensorId output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                      std::vector<std::pair<TensorId, TensorId>>& sums);

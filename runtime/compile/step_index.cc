@@ -15,7 +15,7 @@ StepIndex::StepIndex(const CompileState& state)
   for (const Node& node : state.graph.nodes) {
     forward_[node.call].push_back(&node);
     if (node.attrs.has("again")) gathers_again_[node.call] = 1;
-    if (state.kept_sums.contains(node.outputs[0])) kept_sums_.insert(&node);
+    if (state.kept_results.contains(node.outputs[0])) kept_results_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   find_aliases();
@@ -93,7 +93,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   std::set<ValueId> needed;
   for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
   return forward_of(call, needed, [this](const Node& node, const std::set<ValueId>& wanted) {
-    if (kept_sums_.contains(&node)) return false;
+    if (kept_results_.contains(&node)) return false;
     bool results = node.op->loss != Loss::none;
     for (int i = 0; i < std::ssize(node.outputs); ++i)
       results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
@@ -104,7 +104,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
 std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
   if (!recomputes_whole(step)) return recomputed(step.call);
   std::vector<const Node*> nodes = forward_[step.call];
-  std::erase_if(nodes, [this](const Node* node) { return kept_sums_.contains(node); });
+  std::erase_if(nodes, [this](const Node* node) { return kept_results_.contains(node) || node->op == &ops::update; });
   return nodes;
 }
 

@@ -66,8 +66,8 @@ class StepIndex {
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
   Table<CallId, char> gathers_again_;
-  std::set<const Node*> aliases_;    // reshapes whose output is their input's memory
-  std::set<const Node*> kept_sums_;  // all-reduces that run once, see CompileState
+  std::set<const Node*> aliases_;       // reshapes whose output is their input's memory
+  std::set<const Node*> kept_results_;  // nodes that run once, see CompileState
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by index in backward

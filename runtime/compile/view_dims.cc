@@ -80,6 +80,7 @@ class Samples {
   }
 
   void follow(Node& node) {
+    if (node.attrs.has("samples")) return;  // a mean over all samples
     int dim = -1;
     size_t from = 0;
     for (size_t i = node.inputs.size(); i-- > 0;)

@@ -50,6 +50,7 @@ struct Value {
   std::vector<std::string> partial_over;
   int group = 0;                       // parameter: number of its optimizer group in the plan's list, from 1; 0 = none
   bool frozen = false;                 // parameter that training does not change: no gradient, no optimizer state
+  bool buffer = false;                 // frozen parameter that the op `update` may change, such as running statistics
   std::optional<TargetShares> shares;  // input: present if the reader computes it
   bool unwanted = false;               // gradient that no op needs; its op computes it along with others
   Site site;

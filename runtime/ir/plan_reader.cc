@@ -91,6 +91,8 @@ Value read_value(const Field& field, size_t units) {
   value.kind = static_cast<ValueKind>(field.at("kind").word({"input", "parameter", "activation"}));
   if (field.has("unit")) value.unit = field.at("unit").index(units, -1);
   if (field.has("shares")) read(field.at("shares"), value.shares.emplace());
+  field.may("buffer", value.buffer);
+  value.frozen = value.buffer;
   const int64_t width = value.type.shape.empty() ? 1 : value.type.shape.back();
   if (field.has("blocks") && std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0}) != width)
     field.at("blocks").fail(fmt::format("sizes that add up to {}", width));
@@ -322,7 +324,10 @@ Graph read_graph(const Field& root) {
     for (const auto& [name, list] : {std::pair("groups", &groups), {"frozen", &frozen}})
       if (!list->empty() && list->size() != parameters.size()) field.at(name).fail("one for each parameter");
     for (size_t i = 0; i < groups.size(); ++i) graph.values[parameters[i]].group = groups[i];
-    for (size_t i = 0; i < frozen.size(); ++i) graph.values[parameters[i]].frozen = frozen[i] != 0;
+    for (size_t i = 0; i < frozen.size(); ++i) {
+      Value& value = graph.values[parameters[i]];
+      value.frozen = value.buffer || frozen[i] != 0;
+    }
     ++unit;
   });
   NodeReader nodes(root, calls, graph);

@@ -5,7 +5,7 @@
 //     "mesh": { "axes": [["dp", 8]], "site": S },
 //   -- kind "plan":
 //     "values": [ { "name", "dtype", "shape": [..], "kind": "input"|"parameter"|"activation", "unit": 3|-1,
-//                   "init": { "kind", "scale" } (parameters), "site": S } ],
+//                   "init": { "kind", "scale" } (parameters), "buffer": true (or none), "site": S } ],
 //     "nodes":  [ { "op": "linear", "inputs": [..], "outputs": [..], "attrs": {..}, "call": 0, "site": S } ],
 //     "units":  [ { "name": "block3", "class": "block", "parameters": [ids], "groups": [0, 2], "frozen": [0, 1] } ],
 //        "groups" and "frozen" (or none): the optimizer group of each parameter, from 1, and whether it is frozen

@@ -12,7 +12,7 @@ namespace prun {
 std::string_view role_name(Role role) {
   static constexpr std::array<std::string_view, kRoles> kNames = {"param",    "grad",       "optimizer", "gathered",
                                                                   "reduce",   "activation", "data",      "workspace",
-                                                                  "snapshot", "cache",      "frozen"};
+                                                                  "snapshot", "cache",      "frozen",    "buffer"};
   return kNames[static_cast<size_t>(role)];
 }
 

@@ -36,10 +36,11 @@ enum class Role : uint8_t {
   workspace,
   snapshot,
   cache,
-  frozen
+  frozen,
+  buffer
 };
 std::string_view role_name(Role role);
-inline constexpr int kRoles = 11;
+inline constexpr int kRoles = 12;
 
 // Each rank has an arena in both memories. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };

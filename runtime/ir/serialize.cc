@@ -24,11 +24,11 @@ constexpr size_t kHeaderBytes = kMagic.size() + 1 + kSha256Bytes;
 
 // The last enumerators, the bounds of Reader.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
-constexpr Role last_of(Role) { return Role::frozen; }
+constexpr Role last_of(Role) { return Role::buffer; }
 constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateShape last_of(RateShape) { return RateShape::inverse_root; }
-static_assert(static_cast<int>(Role::frozen) + 1 == kRoles);
+static_assert(static_cast<int>(Role::buffer) + 1 == kRoles);
 
 // One visit function per struct; their order is the format. Structs with each_field share this one.
 template <class A, class T>
@@ -72,7 +72,7 @@ template <class A> void visit(A& a, Like<DataSource> auto& v) {
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.grain, v.shard_axis,
-    v.replicated, v.drift, v.copy, v.frozen, v.lr_factor, v.weight_decay);
+    v.replicated, v.drift, v.copy, v.frozen, v.updated, v.lr_factor, v.weight_decay);
 }
 // clang-format on
 

@@ -194,7 +194,9 @@ int64_t parameter_count(const Job& job) {
   std::unordered_map<std::string_view, int64_t> parameters;
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state)
-      if (!state.copy && !state.name.starts_with(kOptimizerState)) parameters[state.name] = element_count(state.shape);
+      if (!state.copy && !state.name.starts_with(kOptimizerState) &&
+          program.buffers[program.tensors[state.tensor].buffer].role != Role::buffer)
+        parameters[state.name] = element_count(state.shape);
   int64_t count = 0;
   for (const auto& [name, elements] : parameters) count += elements;
   return count;

@@ -34,6 +34,7 @@ struct StateTensor {
   std::vector<std::string> drift;       // axes over which each rank has trained its own values
   bool copy = false;                    // tied tensor that another pipeline stage saves
   bool frozen = false;                  // no step changes it
+  bool updated = false;                 // a buffer that each step updates
   double lr_factor = 1;                 // the plan's settings of the parameter's updates, which verify compares
   double weight_decay = 0;
 };

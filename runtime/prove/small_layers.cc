@@ -37,7 +37,9 @@ struct Calls {
 };
 
 // Returns whether training treats the values alike, if they are parameters.
-bool trained_alike(const Value& a, const Value& b) { return a.group == b.group && a.frozen == b.frozen; }
+bool trained_alike(const Value& a, const Value& b) {
+  return a.group == b.group && a.frozen == b.frozen && a.buffer == b.buffer;
+}
 
 // Returns whether call `b` performs the computation of `a` with parameters of its own.
 bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {

@@ -202,7 +202,8 @@ void set_conditions(Plan& plan) {
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);
   if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);
   for (Value& value : plan.graph.values)
-    if (value.kind == ValueKind::parameter && value.init.kind != "normal") value.init = {"uniform", 0.5};
+    if (value.kind == ValueKind::parameter && !value.buffer && value.init.kind != "normal")  // a variance is positive
+      value.init = {"uniform", 0.5};
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units)
       if (unit.sync_every > 0 && !strategy.differs.empty()) unit.sync_every = 1;

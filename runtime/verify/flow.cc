@@ -152,7 +152,7 @@ bool has_model(const Job& job) {
 bool is_state(const Buffer& buffer) {
   return buffer.persistent &&
          (buffer.role == Role::param || buffer.role == Role::optimizer || buffer.role == Role::gathered ||
-          buffer.role == Role::cache || buffer.role == Role::frozen);
+          buffer.role == Role::cache || buffer.role == Role::frozen || buffer.role == Role::buffer);
 }
 
 void nothing_is_lost(const JobView& view, Findings& findings) {

@@ -69,6 +69,17 @@ std::string over_parts(const AxisView& axis, const char* verb) {
   return fmt::format("{} a dim of which each rank has a part over {}", verb, axis.axis);
 }
 
+// Attribute rows_axis: the first dim, which no operand has, repeats a value for each sample of the rank.
+AxisOutcome repeated_samples(const AxisView& axis, const AxisPlacements& reads, const std::vector<int64_t>& masks) {
+  const Shape& y = axis.context.write_tensors[0]->shape;
+  for (size_t r = 0; r < reads.size(); r++) {
+    const std::vector<int> places = sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
+    for (size_t d = 0; d < places.size(); d++)
+      if (places[d] == 0 && axis.context.read_tensors[r]->shape[d] != 1) return do_not_match(axis, reads, r);
+  }
+  return gives({shard(0)});
+}
+
 }  // namespace
 
 AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
@@ -92,6 +103,7 @@ AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
     }
   }
   if (first == reads.size()) {
+    if (partial_at == reads.end() && axis.names("rows_axis")) return repeated_samples(axis, reads, masks);
     if (partial_at == reads.end()) return gives({kInvariant});
     const auto other = [&](const AxisPlacement& read) { return is_partial(read) && read != *partial_at; };
     if (std::any_of(reads.begin(), reads.end(), other) || !is_linear(axis, reads))
@@ -120,9 +132,13 @@ AxisOutcome reduce_dims(const AxisView& axis, const AxisPlacements& reads) {
   const std::string op = attrs.text("op");
   if (is_partial(reads[0])) return op == "max" ? needs_whole(axis, 0) : gives({reads[0]});
   if (!is_shard(reads[0])) return gives({reads[0]});
-  if (in(dims, reads[0].dim))
-    return op == "sum" ? gives({partial(axis.combine)})
-                       : bad(0, over_parts(axis, op == "max" ? "takes the maximum over" : "averages over"));
+  if (in(dims, reads[0].dim)) {
+    // The mean over all samples is the average of the ranks' means, because they have equal parts of them.
+    const bool of_samples = op == "mean" && axis.combine == Combine::average && reads[0].combine == Combine::any;
+    return op == "sum" || of_samples
+               ? gives({partial(axis.combine)})
+               : bad(0, over_parts(axis, op == "max" ? "takes the maximum over" : "averages over"));
+  }
   AxisPlacement placement = reads[0];
   for (const int64_t dim : dims)
     if (dim < reads[0].dim && !in(kept, dim)) --placement.dim;

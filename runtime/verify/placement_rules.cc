@@ -210,7 +210,7 @@ constexpr const OpDef* kNotFollowed[] = {
     &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,
     &ops::all_gather_v,   &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
     &ops::print,          &ops::report_norms, &ops::await_checkpoint, &ops::save_state,
-    &ops::require_finite, &ops::require_same};
+    &ops::require_finite, &ops::require_same, &ops::by_phase,         &ops::update};
 
 }  // namespace
 }  // namespace rules

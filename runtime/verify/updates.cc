@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ir/ops.h"
+#include "ir/state.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -63,6 +64,59 @@ void check_norm(const OpContext& context) {
   }
 }
 
+// Bytes of a buffer in memory that hold a buffer of the model.
+struct ModelBuffer {
+  int64_t begin, end;
+  const StateTensor* state;
+  bool meets(int64_t from, int64_t to) const { return begin < to && from < end; }
+};
+
+std::vector<ModelBuffer> model_buffers(const Program& program, BufferId id) {
+  std::vector<ModelBuffer> found;
+  for (const StateTensor& state : program.state) {
+    const Tensor& flat = program.tensors[state.tensor];
+    if (flat.buffer != id) continue;
+    const int64_t size = dtype_bytes(flat.dtype), begin = flat.byte_offset + state.begin * size;
+    found.push_back({begin, begin + local_count(program, state) * size, &state});
+  }
+  return found;
+}
+
+// A step writes only buffers that the model updates, by the copy that is its update; backward reads copies of them.
+void check_model_buffers(const OpContext& context) {
+  const Program& program = *context.body.program;
+  const auto check = [&](const Tensor& tensor, bool writes) {
+    if (program.buffers[tensor.buffer].role != Role::buffer) return;
+    for (const ModelBuffer& one : model_buffers(program, tensor.buffer)) {
+      if (!one.meets(tensor.byte_offset, tensor.byte_offset + tensor.bytes())) continue;
+      const bool whole = tensor.byte_offset == one.begin && tensor.byte_offset + tensor.bytes() == one.end;
+      const bool is_update = context.op.is(ops::copy) && context.op.phase == Phase::forward && whole;
+      if (writes && !(one.state->updated && is_update))
+        context.report("frozen weights",
+                       fmt::format("writes '{}', a buffer that {}", one.state->name,
+                                   one.state->updated ? "only its update writes" : "nothing updates"),
+                       ValueState());
+      if (!writes && one.state->updated && context.op.phase == Phase::backward)
+        context.report("read after update",
+                       fmt::format("reads '{}', a buffer that forward has updated", one.state->name), ValueState());
+    }
+  };
+  for (const Tensor* tensor : context.write_tensors) check(*tensor, true);
+  for (const Tensor* tensor : context.read_tensors) check(*tensor, false);
+}
+
+void check_buffers_at_end(const BodyView& step, BufferId id, const Segments& end, Findings& findings) {
+  for (const ModelBuffer& one : model_buffers(*step.program, id))
+    for (const Segment& segment : end)
+      if (one.state->updated && one.meets(segment.begin, segment.end) && segment.state.writer.stream < 0) {
+        findings.add("never updated",
+                     fmt::format("{}the buffer '{}' has an update, and nothing in a step writes it", step.where(),
+                                 one.state->name),
+                     step.program->buffers[id].site);
+        break;
+      }
+}
+
 void check_frozen(const OpContext& context) {
   for (const Tensor* tensor : context.write_tensors)
     if (context.body.program->buffers[tensor->buffer].role == Role::frozen)
@@ -91,6 +145,7 @@ void check_copies_at_end(const BodyView& body, BufferId id, const Segments& end,
 void follow_updates(OpContext& context) {
   const Phase phase = context.op.phase;
   check_frozen(context);
+  if (context.body.is_step) check_model_buffers(context);
   if (is_optimizer(context.op)) {
     check_norm(context);
     check_update_settings(context);
@@ -119,6 +174,7 @@ void check_update_at_end(const BodyView& step, BufferId id, const Segments& end,
   if (!step.is_step) return check_copies_at_end(step, id, end, findings);
   const Buffer& buffer = step.program->buffers[id];
   if (buffer.role == Role::frozen) return;
+  if (buffer.role == Role::buffer) return check_buffers_at_end(step, id, end, findings);
   for (const Segment& segment : end) {
     const ValueState& state = segment.state;
     const auto bytes = [&] {

@@ -489,6 +489,7 @@ TEST(Gradient, CollectivesDeriveAsOneAnother) {
     return text;
   };
   EXPECT_EQ(derived("all_reduce", {4}, {4}), "");
+  EXPECT_EQ(derived("all_reduce", {4}, {4}, text("gradient", "partial")), "all_reduce [4]");
   EXPECT_EQ(derived("enter", {4}, {4}), "all_reduce [4]");
   EXPECT_EQ(derived("all_gather", {4}, {3, 4}), "reduce_scatter [4]");
   EXPECT_EQ(derived("all_gather", {4}, {3, 4}, text("gradient", "whole")), "take_piece [4]");

@@ -207,6 +207,15 @@ TEST(Infer, CostsCountMultiplyAddsTwice) {
   EXPECT_EQ(op_cost(ops::copy, {f32({6})}, {f32({6})}, {}).bytes, 48);
 }
 
+TEST(Infer, OpsOfBuffersTakeTwoAlike) {
+  for (const char* op : {"by_phase", "update"}) {
+    EXPECT_EQ(types(op, {f32({6}), f32({6})}), "f32[6]");
+    EXPECT_NE(message(op, {f32({6}), f32({1, 6})}), "accepted");
+    EXPECT_NE(message(op, {f32({6}), bf16({6})}), "accepted");
+    EXPECT_NE(message(op, {f32({6})}), "accepted");
+  }
+}
+
 TEST(Infer, EveryOpOfTheTableIsThere) {
   EXPECT_EQ(find_op("linera"), nullptr);
   for (const OpDef* op : all_ops()) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -67,7 +68,8 @@ std::string Judge::compare(const Job& job, const VirtualRun& run) const {
       if (!buffer.persistent) continue;
       const std::vector<std::byte>&a = expected_.persistent[rank][next].bytes, &b = run.persistent[rank][next].bytes;
       next++;
-      if (buffer.role != Role::param && buffer.role != Role::optimizer && buffer.role != Role::frozen) continue;
+      constexpr Role kCompared[] = {Role::param, Role::optimizer, Role::frozen, Role::buffer};
+      if (std::ranges::find(kCompared, buffer.role) == std::end(kCompared)) continue;
       const Dtype dtype = dtype_of(mine, id);
       const bool same = dtype == Dtype::f64   ? near<double>(a, b, tolerance(dtype))
                         : dtype == Dtype::f32 ? near<float>(a, b, tolerance(dtype))

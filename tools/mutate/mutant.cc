@@ -312,7 +312,7 @@ bool blocks(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
-// Changes frozen weights after an update.
+// Changes frozen weights or buffers after an update.
 bool frozen(Job& job, Random& random, Mutant& mutant) {
   Place at;
   if (!pick(job, random, at, [](const Program&, const Op& op) { return op.def->role == OpRole::optimizer; }))
@@ -320,7 +320,9 @@ bool frozen(Job& job, Random& random, Mutant& mutant) {
   const Program& program = job.classes[at.cls];
   std::vector<TensorId> weights;
   for (const TensorId id : program.tensors.ids())
-    if (program.buffers[program.tensors[id].buffer].role == Role::frozen) weights.push_back(id);
+    if (const Role role = program.buffers[program.tensors[id].buffer].role;
+        role == Role::frozen || role == Role::buffer)
+      weights.push_back(id);
   if (weights.empty()) return false;
   const TensorId changed = weights[below(random, weights.size())];
   Op op = make_op(ops::scale, {changed}, {changed}, Phase::step, op_of(job, at).site);

@@ -92,7 +92,7 @@ std::vector<List> lists_of(const Plan& plan) {
   lists.push_back({"frozen", "", 0, 0});
   std::vector<std::vector<const Value*>> parameters(lists.size());
   for (const Value& value : plan.graph.values) {
-    if (value.kind != ValueKind::parameter) continue;
+    if (value.kind != ValueKind::parameter || value.buffer) continue;
     const size_t at = value.frozen ? lists.size() - 1 : value.group > 0 ? value.group - 1 : lists.size() - 2;
     ++lists[at].tensors;
     lists[at].elements += value.count();

@@ -17,9 +17,15 @@ Attrs over(const NodeView& node, bool sums) {
   return attrs;
 }
 
-// Inputs are partial sums, so the gradient of each input is the gradient of the sum.
+// Inputs are partial sums, so the gradient of each input is the gradient of the sum. If each rank has a part of that
+// gradient (gradient = "partial"), it is reduced alike.
 void derive_all_reduce(GradientBuilder& builder, const NodeView& node) {
-  builder.contribute(node.inputs[0], builder.gradient(node.outputs[0]));
+  const ValueId x = node.inputs[0], dy = builder.gradient(node.outputs[0]);
+  if (node.attrs.text("gradient") != "partial") return builder.contribute(x, dy);
+  if (!builder.wants(x)) return;
+  Attrs attrs = over(node, false);
+  attrs.set("op", node.attrs.text("op"));
+  builder.contribute(x, builder.emit(all_reduce, {dy}, {builder.type(x)}, attrs)[0]);
 }
 
 void derive_enter(GradientBuilder& builder, const NodeView& node) {

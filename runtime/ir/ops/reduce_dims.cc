@@ -71,7 +71,9 @@ void derive_reduce_dims(GradientBuilder& builder, const NodeView& node) {
     return;
   }
   const std::string text = op == "sum" ? "mul x0 1" : fmt::format("mul x0 {}", 1.0 / static_cast<double>(reduced));
-  builder.contribute(x, builder.emit(pointwise, {dy}, {type}, program(text.c_str(), {mask}, type.shape))[0]);
+  Attrs repeat = program(text.c_str(), {mask}, type.shape);
+  if (node.attrs.has("rows_axis")) repeat.set("rows_axis", node.attrs.text("rows_axis"));
+  builder.contribute(x, builder.emit(pointwise, {dy}, {type}, repeat)[0]);
 }
 
 Types infer_softmax(const Types& inputs, const Attrs& attrs) {
