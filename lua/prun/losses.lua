@@ -70,7 +70,14 @@ losses.balance = word("balance", { { name = "loads", kind = "loads", help = "the
   function(loads)
     if not loads.counts then host.fail "prun.losses.balance: no nn.moe has added to 'loads'" end
     local product = graph.op("mul", { loads.counts, loads.sums }, { over_tokens = 1 }, "balance.product")
-    return loss.of((graph.op("mean", { product }, {}, "balance"))) * (loads.experts / loads.tokens) ^ 2
+    if not loads.own then
+      return loss.of((graph.op("mean", { product }, {}, "balance"))) * (loads.experts / loads.tokens) ^ 2
+    end
+    -- The number of tokens that are no padding follows from the choices.
+    local choices = graph.op("reduce_dims", { loads.counts }, { op = "sum", dims = { 0 }, over_tokens = 1 },
+                             "balance.choices")
+    local share = graph.op("pointwise", { product, choices }, { program = "div x0 x1; div r0 x1" }, "balance.share")
+    return loss.of((graph.op("mean", { share }, {}, "balance"))) * (loads.experts * loads.choices) ^ 2
   end)
 
 -- Σ w² over the parameters that match, such as "*.weight".

@@ -73,7 +73,15 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
 ---@field aux? number weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it (default 0.01)
+---@field z? number weight of the mean square of the router's log-sum-exp; a gradient alone, and not with loads (default 0)
 ---@field loads? table a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0
+---@field scores? string of the router's logits (default 'softmax')
+---@field renormalise? boolean divide a token's weights by their sum (default true)
+---@field scale? number what the weights are multiplied by (default 1)
+---@field groups? integer groups of experts, of which a token's experts come from the best (default 1)
+---@field groups_kept? integer how many, by the sum of a group's two best scores; default all
+---@field shared? integer size inside an expert that all tokens go to, whose result is added; 0: none (default 0)
+---@field documents? prun.Tensor batch.documents, so that padding takes no slots and does not count in losses
 ---@field gated? boolean SwiGLU experts, with a third matrix (default false)
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field down_init? string|table initial weights of the experts' second layer

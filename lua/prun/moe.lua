@@ -1,9 +1,10 @@
 -- nn.moe: a mixture of experts instead of an MLP. A router sends each token to its top `choices` experts; an expert is
--- a gelu MLP or, with `gated`, a SwiGLU; their results are summed, weighted by the router's softmax.
+-- a gelu MLP or, with `gated`, a SwiGLU; their results are summed, weighted by the experts' scores.
 --
 -- Surprising fact: without a capacity every expert has slots for all tokens, so no token is ever dropped.
 
 local graph = require "prun.graph"
+local nn = require "prun.nn"
 local schema = require "prun.schema"
 
 local most = graph.most_elements
@@ -17,8 +18,22 @@ local options = {
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
   { name = "aux", kind = "number", default = 0.01, least = 0,
     help = "weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it" },
+  { name = "z", kind = "number", default = 0, least = 0,
+    help = "weight of the mean square of the router's log-sum-exp; a gradient alone, and not with loads" },
   { name = "loads", kind = "loads", optional = true,
     help = "a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0" },
+  { name = "scores", kind = "text", default = "softmax", choices = { "softmax", "sigmoid" },
+    help = "of the router's logits" },
+  { name = "renormalise", kind = "boolean", default = true, help = "divide a token's weights by their sum" },
+  { name = "scale", kind = "number", default = 1, above = 0, help = "what the weights are multiplied by" },
+  { name = "groups", kind = "integer", default = 1, least = 1, most = 32,
+    help = "groups of experts, of which a token's experts come from the best" },
+  { name = "groups_kept", kind = "integer", optional = true, least = 1, most = 32,
+    help = "how many, by the sum of a group's two best scores; default all" },
+  { name = "shared", kind = "integer", default = 0, least = 0, most = most,
+    help = "size inside an expert that all tokens go to, whose result is added; 0: none" },
+  { name = "documents", kind = "tensor", optional = true,
+    help = "batch.documents, so that padding takes no slots and does not count in losses" },
   { name = "gated", kind = "boolean", default = false, help = "SwiGLU experts, with a third matrix" },
   { name = "init", kind = "init", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
   { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
@@ -31,15 +46,67 @@ local function slots_of(opt, tokens)
 end
 
 -- Adds the layer's loads to those of the layers before.
-local function add_loads(loads, name, logits, counts, tokens, experts)
-  local sums = graph.op("softmax_sums", { logits }, {}, name .. ".probabilities")
-  if loads.experts and loads.experts ~= experts then
-    host.fail(("nn.moe '%s': 'loads' has those of %d experts, and the layer has %d"):format(name, loads.experts,
-      experts))
+local function add_loads(name, opt, logits, counts, tokens)
+  local loads, experts, own = opt.loads, opt.experts, opt.documents ~= nil
+  if opt.scores ~= "softmax" then
+    host.fail(("nn.moe '%s': 'loads' are of softmax scores; with scores = \"%s\" use 'aux'"):format(name, opt.scores))
+  end
+  local sums = graph.op("softmax_sums", { logits, opt.documents }, { runs = own and 1 or nil },
+                        name .. ".probabilities")
+  for key, value in pairs { experts = experts, choices = opt.choices, own = own } do
+    if loads[key] ~= nil and loads[key] ~= value then
+      host.fail(key == "own" and ("nn.moe '%s': some layers with these 'loads' have 'documents'"):format(name) or
+        ("nn.moe '%s': 'loads' has those of %d %s, and the layer has %d"):format(name, loads[key], key, value))
+    end
+    loads[key] = value
   end
   loads.counts = loads.counts and graph.op("add", { loads.counts, counts }, {}, name .. ".loads") or counts
   loads.sums = loads.sums and graph.op("add", { loads.sums, sums }, {}, name .. ".sums") or sums
-  loads.tokens, loads.experts = (loads.tokens or 0) + tokens, experts
+  loads.tokens = (loads.tokens or 0) + tokens
+end
+
+-- Checks options whose mistakes the op would not name.
+local function check(name, x, opt)
+  local function fail(option, text, ...)
+    host.fail(("nn.moe '%s': " .. text):format(name, ...), option and host.site_of_word(host.site("user"), option))
+  end
+  if #x.shape ~= 3 then fail(nil, "the input must be a tensor [samples, tokens, width]") end
+  if opt.choices > opt.experts then
+    fail("choices", "each token goes to %d experts, and there %s %d", opt.choices, opt.experts == 1 and "is" or "are",
+      opt.experts)
+  end
+  local groups, kept = opt.groups, opt.groups_kept or opt.groups
+  if opt.loads and opt.z > 0 then fail("z", "'loads' are of a loss over all layers, and 'z' is a loss of the layer") end
+  if opt.experts % groups ~= 0 then fail("groups", "%d experts do not divide into %d groups", opt.experts, groups) end
+  if kept > groups then fail("groups_kept", "%d of %d groups are kept", kept, groups) end
+  if opt.choices > kept * (opt.experts // groups) then
+    fail("groups_kept", "each token goes to %d experts, and what is kept of %d groups has %d", opt.choices, groups,
+      kept * (opt.experts // groups))
+  end
+end
+
+-- Returns the attributes of route that are not as usual.
+local function routing(opt)
+  return {
+    scores = opt.scores ~= "softmax" and opt.scores or nil, renormalise = not opt.renormalise and 0 or nil,
+    factor = opt.scale ~= 1 and opt.scale + 0.0 or nil, z = opt.z > 0 and opt.z + 0.0 or nil,
+    groups = opt.groups > 1 and opt.groups or nil, groups_kept = opt.groups > 1 and opt.groups_kept or nil,
+    runs = opt.documents and 1 or nil, k = opt.choices,
+  }
+end
+
+-- Returns initial values as a plan writes them.
+local function written(init)
+  if init.kind == "zeros" or init.kind == "ones" then return init.kind end
+  return init.kind and { init.kind, init.scale } or init
+end
+
+-- Returns the result of an expert that all tokens go to.
+local function shared(name, x, opt, init)
+  local function wide(layer) return nn.linear(name .. layer, x, opt.shared, { bias = false, init = written(init) }) end
+  local inner = opt.gated and nn.silu_mul(wide ".gate", wide ".up") or nn.gelu(wide ".up")
+  return nn.linear(name .. ".down", inner, graph.last_dim(x),
+    { bias = false, init = written(opt.down_init or opt.init or { "uniform", 1 / math.sqrt(opt.shared) }) })
 end
 
 -- y [B, T, width] from x [B, T, width].
@@ -48,14 +115,7 @@ return schema.word("prun.nn.moe", {
   { name = "x", kind = "tensor", help = "[samples, tokens, width]" },
   options = options,
 }, function(name, x, opt)
-  if #x.shape ~= 3 then
-    host.fail(("nn.moe '%s': the input must be a tensor [samples, tokens, width]"):format(name))
-  end
-  if opt.choices > opt.experts then
-    host.fail(("nn.moe '%s': each token goes to %d experts, and there %s %d"):format(
-      name, opt.choices, opt.experts == 1 and "is" or "are", opt.experts),
-      host.site_of_word(host.site("user"), "choices"))
-  end
+  check(name, x, opt)
   local batch, tokens, width = x.shape[1], x.shape[2], x.shape[3]
   local experts, hidden, slots = opt.experts, opt.hidden or 4 * width, slots_of(opt, batch * tokens)
   local all_slots = experts * (slots == 0 and batch * tokens or slots)
@@ -70,18 +130,21 @@ return schema.word("prun.nn.moe", {
 
   local logits = graph.op("linear", { x, router }, {}, name .. ".router")
   local aux = opt.loads and 0.0 or opt.aux + 0.0
-  local weights, places, counts = graph.op("route", { logits }, { k = opt.choices, capacity = slots, aux = aux },
-                                           name .. ".route", { "slots", "counts" })
-  if opt.loads then add_loads(opt.loads, name, logits, counts, batch * tokens, experts) end
+  local attrs = routing(opt)
+  attrs.capacity, attrs.aux = slots, aux
+  local weights, places, counts, filled = graph.op("route", { logits, opt.documents }, attrs, name .. ".route",
+                                                   { "slots", "counts", "filled" })
+  if opt.loads then add_loads(name, opt, logits, counts, batch * tokens) end
   local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
-  local wide = graph.op("expert_linear", { sent, up }, product, name .. ".up")
+  local wide = graph.op("expert_linear", { sent, up, filled }, product, name .. ".up")
   local inner
   if gate then
-    inner = graph.op("silu_mul", { graph.op("expert_linear", { sent, gate }, product, name .. ".gate"), wide }, {},
-                     name .. ".silu_mul")
+    local turn = graph.op("expert_linear", { sent, gate, filled }, product, name .. ".gate")
+    inner = graph.op("silu_mul", { turn, wide }, {}, name .. ".silu_mul")
   else
     inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
   end
-  local result = graph.op("expert_linear", { inner, down }, product, name .. ".down")
-  return (graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine"))
+  local result = graph.op("expert_linear", { inner, down, filled }, product, name .. ".down")
+  local y = graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine")
+  return opt.shared > 0 and y + shared(name .. ".shared", x, opt, init) or y
 end)

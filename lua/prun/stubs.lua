@@ -86,6 +86,7 @@
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
+---@field experts? boolean spread experts over the axis, too: moe.gate, moe.up and moe.down (default false)
 ---@field share? string a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside documents costs the same, for packed data (default 'zigzag')
 ---@class prun.cosine.options : prun.inverse_root.options
 ---@field least? number the rate at the end and from there on (default 0)
@@ -238,6 +239,7 @@
 ---@field hidden? integer size inside an expert; 0: 7/2 of the width, rounded up to a multiple of 8 (default 0)
 ---@field experts? integer experts in a block (default 8)
 ---@field choices? integer experts that each token goes to (default 2)
+---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.001)
 ---@field base? number of the rotary angles (default 1000000)
 ---@class prun.models.mlp.options
@@ -321,9 +323,11 @@
 ---@field needs? string which layers a model must have; empty: it also works without layers of its own (default '')
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')
----@field column? string|string[] layers whose outputs are split (default {'qkv', 'q', 'k', 'v', 'up', 'gate', 'logits'})
----@field row? string|string[] layers whose inputs are split (default {'proj', 'down'})
+---@field column? string|string[] layers whose outputs are split (default {'qkv', 'q', 'k', 'v', 'up', 'gate', 'logits', 'moe.shared.gate', 'moe.shared.up'})
+---@field row? string|string[] layers whose inputs are split (default {'proj', 'down', 'moe.shared.down'})
 ---@field rows? string|string[] embeddings whose rows are split (default {'token'})
+---@field expert_column? string|string[] layers of experts of which each is split along its outputs (default {'moe.gate', 'moe.up'})
+---@field expert_row? string|string[] layers of experts of which each is split along its inputs (default {'moe.down'})
 ---@field sequence? boolean split tokens between the layers (default false)
 ---@class prun.warmup.options
 ---@field lr number the greatest rate, reached when the warm-up ends

@@ -12,6 +12,7 @@
 #include "compile/edge_builder.h"
 #include "compile/ir_build.h"
 #include "ir/ops.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
@@ -70,7 +71,10 @@ class Replicas {
     std::vector<Run> runs;
     for (size_t i = parameters.size(); i-- > 0;) {  // in the layout's order
       const Value& value = state_.graph.values[parameters[i]];
-      const Axes split = value.split_axis.empty() ? Axes() : Axes{value.split_axis};
+      const SplitAxes over(value.split_axis);
+      Axes split;
+      for (const std::string& axis : {over.part, over.split})
+        if (!axis.empty()) split.insert(axis);
       if (!runs.empty() && runs.back().split == split)
         runs.back().name = "";
       else

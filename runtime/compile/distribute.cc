@@ -271,6 +271,8 @@ void write_rows(Distributor& d, const Node& node) {
   d.keep(std::move(copy), {});
 }
 
+}  // namespace
+
 // Collectives that context parallelism has inserted keep a rank's columns.
 void token_pieces(Distributor& d, const Node& node) {
   const ValueId x = node.inputs[0];
@@ -280,6 +282,8 @@ void token_pieces(Distributor& d, const Node& node) {
   const Placement columns = shard_of(type.shape.size() - 1);
   d.define(node.outputs[0], d.emit(*node.op, {x}, node.attrs, {type}, columns)[0]);
 }
+
+namespace {
 
 struct OwnRule {
   const OpDef* op;
@@ -297,6 +301,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::write_rows, write_rows},
     {&ops::dropout, dropout},
     {&ops::embedding, embedding},
+    {&ops::dispatch, dispatch},
     {&ops::combine, combine},
     {&ops::positions, positions},
     {&ops::reshape, view},
@@ -319,7 +324,8 @@ constexpr OwnRule kOwnRules[] = {
 }  // namespace
 
 DistributeRule distribute_rule(const OpDef& op) {
-  if (&op == &ops::all_gather || &op == &ops::join_pieces) return token_pieces;
+  if (&op == &ops::all_to_all || &op == &ops::join_pieces || &op == &ops::cut_pieces) return expert_pieces;
+  if (&op == &ops::all_gather) return token_pieces;
   switch (op.distribution) {
     case Distribution::whole:
       return whole;

@@ -57,7 +57,7 @@ class DimCheck {
       for (const ValueId input : node.inputs) {
         const int64_t dim = dim_[input.index()];
         if (dim < 0) continue;
-        if (is_arithmetic(*node.op)) require_apart(node, input, dim);
+        if (is_arithmetic(*node.op) && !node.attrs.has("over_tokens")) require_apart(node, input, dim);
         if (multiplies_activations(graph_, node) && input == node.inputs[1]) fail(node, input, dim);
         found = after(node, input, dim);
       }

@@ -86,6 +86,18 @@ std::optional<int> uneven(const Distributor& d, const Shape& x, int dim, const S
   return same ? std::optional(to) : std::nullopt;
 }
 
+// A concatenation of values that are split along another dim with whole ones, of which each rank takes its part.
+void concat_parts(Distributor& d, const Node& node) {
+  const auto is_split = [&](ValueId input) { return d.placement(input) != Placement{}; };
+  const Placement placement = d.placement(*std::ranges::find_if(node.inputs, is_split));
+  const bool alike = std::ranges::all_of(
+      node.inputs, [&](ValueId input) { return !is_split(input) || d.placement(input) == placement; });
+  Node copy = node;
+  const bool apart = alike && placement.dim != node.attrs.integer("dim");
+  for (ValueId& input : copy.inputs) input = apart ? d.piece_of(input, placement.dim) : d.whole(input);
+  d.keep(std::move(copy), apart ? placement : Placement{});
+}
+
 }  // namespace
 
 void view(Distributor& d, const Node& node) {
@@ -104,6 +116,7 @@ void view(Distributor& d, const Node& node) {
     tokens = tokens || d.is_tokens(input);
   }
   if (!split) return d.keep(std::move(copy), {});
+  if (node.op == &ops::concat && !alike && !tokens) return concat_parts(d, node);
   if (node.op == &ops::gather_rows && d.placement(node.inputs[1]) == Placement{} &&
       d.placement(node.inputs[0]).dim >= std::ssize(d.type(node.inputs[1]).shape))
     return d.keep(std::move(copy), d.placement(node.inputs[0]));  // the ranks have columns of the rows
@@ -113,7 +126,8 @@ void view(Distributor& d, const Node& node) {
   const std::optional<int> kept =
       alike && node.op == &ops::reshape ? uneven(d, d.type(node.inputs[0]).shape, dim, y) : std::nullopt;
   if (alike && node.op != &ops::gather_rows) to = dim_after(node, x, dim, y, false);
-  if (to && node.op == &ops::reshape && y[*to] != x[dim] && has_blocks(d, node.inputs[0])) to = std::nullopt;
+  const bool columns = dim + 1 == std::ssize(x);
+  if (to && node.op == &ops::reshape && y[*to] != x[dim] && columns && has_blocks(d, node.inputs[0])) to = std::nullopt;
   if (to && y[*to] % d.ranks() != 0) to = std::nullopt;
   if (to && node.op == &ops::reshape &&
       element_count({x.begin() + dim + 1, x.end()}) * x[dim] != element_count({y.begin() + *to, y.end()}))

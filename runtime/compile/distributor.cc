@@ -7,11 +7,12 @@
 #include <algorithm>
 
 #include "ir/ops.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
 
-enum Conversion { kWhole, kReplicated, kPieces };
+enum Conversion { kWhole, kReplicated, kPieces };  // kReplicated is kReplicatedValue
 
 const Strategy* strategy_of(const Plan& plan, const std::string& axis) {
   for (const Strategy& strategy : plan.strategies)
@@ -45,7 +46,8 @@ void Distributor::set_placement(ValueId value, Placement placement) {
 
 int Distributor::split_dim(ValueId parameter) const {
   const Value& value = graph_.values[parameter];
-  return value.split_axis == axis_ ? value.split_dim : -1;
+  const SplitAxes axes(value.split_axis);
+  return axes.split == axis_ ? value.split_dim : axes.part == axis_ ? 0 : -1;
 }
 
 // Gives each rank an equal share of a dim, or of each block of the last dim, zero-padded to a multiple of the ranks and
@@ -62,17 +64,21 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
     throw plan_error(fmt::format("S({}) of '{}' on axis '{}': the last dim of {} is S({})", dim, value.name, axis_,
                                  shape_text(value.type.shape), dims - 1),
                      placement.site);
-  if (!value.split_axis.empty())
+  const SplitAxes before(value.split_axis);
+  const bool experts = dims == 3 && !before.split.empty() && before.split != axis_ && before.part.empty() &&
+                       value.split_dim == 0 && value.whole[0] % state_.plan.mesh.size(before.split) == 0;
+  if (!value.split_axis.empty() && !experts)
     throw plan_error(
         fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
         placement.site);
-  PRUN_CHECK(value.whole.empty() || value.split_dim == dim, value.name);  // pad_vocabulary.cc checks this first
-  value.split_axis = axis_;
+  PRUN_CHECK(value.whole.empty() || value.split_dim == dim || experts,
+             value.name);  // pad_vocabulary.cc checks this first
+  value.split_axis = experts ? before.split + "," + axis_ : axis_;
   value.split_dim = dim;
   if (value.whole.empty()) value.whole = value.type.shape;
   int64_t local = 0;
-  std::vector<int64_t> blocks =
-      dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.whole[dim]};
+  const int64_t extent = experts && dim == 0 ? value.type.shape[0] : value.whole[dim];  // of this rank's part
+  std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{extent};
   for (int64_t block : blocks) local += run_of(block, ranks_, value.grain);
   value.type.shape[dim] = local;
 }
@@ -128,7 +134,7 @@ void Distributor::keep(Node node, Placement placement) {
   std::vector<TensorType> inputs;
   for (ValueId input : node.inputs) inputs.push_back(type(input));
   for (ValueId input : node.inputs)
-    changed = changed || this->placement(input) != Placement{} || graph_.values[input].split_axis == axis_;
+    changed = changed || this->placement(input) != Placement{} || SplitAxes(graph_.values[input].split_axis).has(axis_);
   if (node.op->infer) {
     std::vector<TensorType> types;
     try {

@@ -5,6 +5,7 @@
 // a rule in distribute.cc that states which placements its inputs may have and which its outputs get.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,18 @@ class Distributor {
   ValueId whole(ValueId value);
   // Returns the whole value for a reader that computes a partial sum of its gradient on each rank.
   ValueId replicated(ValueId value);
+  // Returns what `convert` made of the value for an earlier reader, or makes it.
+  template <class F>
+  ValueId once(ValueId value, const F& convert) {
+    const auto known = sent_.find(value);
+    return known != sent_.end() ? known->second : sent_[value] = convert(value);
+  }
+  // Notes a value whose gradient on each rank is a partial sum, which an op before it adds up: it is `replicated`.
+  void mark_replicated(ValueId value) { converted_[{value, kReplicatedValue}] = value; }
+  bool is_replicated(ValueId value) const { return converted_.contains({value, kReplicatedValue}); }
+  // Notes a value that is a partial sum, which an op after it adds up.
+  void mark_partial(ValueId value) { partial_.insert(value); }
+  bool is_partial(ValueId value) const { return partial_.contains(value); }
   // Reduces partial sums over ranks: all-reduce, or reduce-scatter along tokens.
   ValueId sum(ValueId partial, bool tokens);
   // Returns the rank's tokens of a whole value.
@@ -57,6 +70,8 @@ class Distributor {
   [[noreturn]] void fail(const std::string& text) const;
 
  private:
+  static constexpr int kReplicatedValue = 1;  // kind of conversion
+
   void split_parameters();
   void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
   ValueId convert(ValueId value, bool partial_gradient);
@@ -74,6 +89,8 @@ class Distributor {
   Table<ValueId, TensorType> whole_types_;                // types of the values that existed before the split
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
   std::map<ValueId, ValueId> now_;                        // value -> its replacement
+  std::map<ValueId, ValueId> sent_;                       // value -> that of an exchange
+  std::set<ValueId> partial_;
   const Node* current_ = nullptr;
 };
 
@@ -105,8 +122,12 @@ bool is_arithmetic(const OpDef& op);
 // Returns the output's dim that an input's dim becomes, which the op does not combine.
 int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t output_rank, int64_t dim);
 
-// Rules for experts that are split along their first dim.
+// Rules for experts that are split along their first dim, or each along its hidden dim.
+void dispatch(Distributor& d, const Node& node);
 void expert_linear(Distributor& d, const Node& node);
 void combine(Distributor& d, const Node& node);
+void expert_pieces(Distributor& d, const Node& node);
+// The rule of collectives that context parallelism has inserted.
+void token_pieces(Distributor& d, const Node& node);
 
 }  // namespace prun

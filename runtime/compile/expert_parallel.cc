@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "compile/distributor.h"
@@ -32,7 +33,7 @@ void sum_loads(CompileState& state) {
   std::vector<Node> nodes;
   for (Node& node : state.graph.nodes) {
     nodes.push_back(node);
-    if (node.op != &ops::route || node.attrs.number("aux") == 0) continue;
+    if (node.op != &ops::route || (node.attrs.number("aux") == 0 && node.attrs.number("z") == 0)) continue;
     const ValueId own = node.outputs[2];
     const int64_t tokens = state.graph.values[node.outputs[0]].type.shape.front();
     nodes.back().attrs.set("tokens", tokens * state.data_ranks);
@@ -43,23 +44,30 @@ void sum_loads(CompileState& state) {
   state.graph.nodes = std::move(nodes);
 }
 
-// All-reduces the operands of a product of sums over tokens (attribute `over_tokens`), which the balancing loss is the
-// mean of. The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`.
+// All-reduces what a balancing loss, the mean of products of sums over tokens, reads with the attribute `over_tokens`.
+// The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`.
 void sum_over_tokens(CompileState& state) {
   std::vector<Node> nodes;
-  std::set<ValueId> products;
+  std::map<ValueId, ValueId> sums;
+  std::set<ValueId> products, shares;  // shares: divided by a sum over tokens
   double batch_ranks = 1;
   for (const std::string& axis : state.plan.batch_axes) batch_ranks *= state.plan.mesh.size(axis);
   for (Node& node : state.graph.nodes) {
-    if (node.op == &ops::mean && products.contains(node.inputs[0])) {
+    if (node.op == &ops::mean && (products.contains(node.inputs[0]) || shares.contains(node.inputs[0]))) {
       node.attrs.set("gain", static_cast<double>(state.data_ranks));
       // The script counts the tokens of one rank.
-      node.attrs.set("coefficient", node.attrs.number("coefficient", 1) / (batch_ranks * batch_ranks));
+      if (products.contains(node.inputs[0]))
+        node.attrs.set("coefficient", node.attrs.number("coefficient", 1) / (batch_ranks * batch_ranks));
     }
-    if (node.op == &ops::mul && node.attrs.has("over_tokens")) {
+    if (node.op == &ops::pointwise && products.contains(node.inputs[0])) shares.insert(node.outputs[0]);
+    if (node.attrs.has("over_tokens")) {
       node.attrs.erase("over_tokens");
-      products.insert(node.outputs[0]);
-      for (ValueId& input : node.inputs) input = add_sums(state, input, node, nodes);
+      if (node.op == &ops::mul) products.insert(node.outputs[0]);
+      for (ValueId& input : node.inputs) {
+        const auto [known, fresh] = sums.try_emplace(input, input);
+        if (fresh) known->second = add_sums(state, input, node, nodes);
+        input = known->second;
+      }
     }
     nodes.push_back(std::move(node));
   }
@@ -80,49 +88,142 @@ void split_experts(CompileState& state) {
   sum_over_tokens(state);
 }
 
-// Dispatches the tokens of all ranks to the rank of their experts (all_to_all).
-void expert_linear(Distributor& d, const Node& node) {
-  ValueId x = node.inputs[0], w = node.inputs[1];
-  if (d.split_dim(w) < 0) return d.keep(node, {});
-  const Value& weight = d.graph().values[w];
-  if (d.split_dim(w) != 0 || weight.whole[0] % d.ranks() != 0)
-    d.fail(d.split_dim(w) != 0 ? fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})",
-                                             weight.name, d.split_dim(w))
-                               : fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'",
-                                             weight.whole[0], weight.name, d.ranks(), d.axis()));
-  Node copy = node;
-  if (d.placement(x) == Placement{}) {
-    TensorType pieces = d.type(x),
-               joined = pieces;  // [E, C, K] -> [ranks, E / ranks, C, K] -> [E / ranks, ranks · C, K]
-    pieces.shape[0] /= d.ranks();
-    joined.shape = {pieces.shape[0], pieces.shape[1] * d.ranks(), pieces.shape[2]};
-    pieces.shape.insert(pieces.shape.begin(), d.ranks());
-    Attrs exchange, join;
-    exchange.set("axis", d.axis());
-    join.set("pieces", int64_t{d.ranks()});
-    join.set("dim", int64_t{1});
-    copy.inputs[0] =
-        d.emit(ops::join_pieces, d.emit(ops::all_to_all, {x}, exchange, {pieces}), join, {joined}, shard_of(0))[0];
-  }
-  d.keep(std::move(copy), shard_of(0));
+namespace {
+
+// Sends the tokens of all ranks to the rank of their experts (all_to_all).
+ValueId to_experts(Distributor& d, ValueId x) {
+  TensorType pieces = d.type(x);  // [E, C, ..] -> [ranks, E / ranks, C, ..] -> [E / ranks, ranks · C, ..]
+  pieces.shape[0] /= d.ranks();
+  TensorType joined = pieces;
+  joined.shape[1] *= d.ranks();
+  pieces.shape.insert(pieces.shape.begin(), d.ranks());
+  Attrs exchange, join;
+  exchange.set("axis", d.axis());
+  join.set("pieces", int64_t{d.ranks()});
+  join.set("dim", int64_t{1});
+  return d.emit(ops::join_pieces, d.emit(ops::all_to_all, {x}, exchange, {pieces}), join, {joined}, shard_of(0))[0];
 }
 
-// Returns the results to the ranks that own the tokens (all_to_all).
+// Returns the results of this rank's experts to the ranks that own the tokens (all_to_all).
+ValueId to_tokens(Distributor& d, ValueId y) {
+  if (d.placement(y) != shard_of(0) || d.splits_weights()) return d.whole(y);
+  TensorType pieces = d.type(y), home = pieces;
+  pieces.shape[1] /= d.ranks();
+  home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};
+  pieces.shape.insert(pieces.shape.begin(), d.ranks());
+  Attrs exchange, cut;
+  exchange.set("axis", d.axis());
+  cut.set("pieces", int64_t{d.ranks()});
+  cut.set("dim", int64_t{1});
+  return d.emit(ops::all_to_all, d.emit(ops::cut_pieces, {y}, cut, {pieces}), exchange, {home})[0];
+}
+
+// Calls f for each reader of a whole graph's value, through the exchange of tokens over another axis.
+template <class F>
+void each_reader(const Distributor& d, ValueId value, const F& f) {
+  for (const Node& node : d.whole_nodes())
+    for (const ValueId input : node.inputs) {
+      if (input != value) continue;
+      if (node.op == &ops::all_to_all || node.op == &ops::join_pieces || node.op == &ops::cut_pieces)
+        each_reader(d, node.outputs[0], f);
+      else
+        f(node);
+    }
+}
+
+// Whether only experts that are split themselves read these tokens.
+bool only_split_experts_read(const Distributor& d, ValueId sent) {
+  bool any = false, all = true;
+  each_reader(d, sent, [&](const Node& node) {
+    any = true;
+    all = all && node.op == &ops::expert_linear && d.split_dim(node.inputs[1]) == 2;
+  });
+  return any && all;
+}
+
+bool is_only_combined(const Distributor& d, ValueId y) {
+  bool all = true;
+  each_reader(d, y, [&](const Node& node) { all = all && node.op == &ops::combine; });
+  return all;
+}
+
+}  // namespace
+
+// The ranks' gradients of tokens are partial sums if each rank has a part of every expert. They are added up by token,
+// because there are fewer tokens than slots.
+void dispatch(Distributor& d, const Node& node) {
+  Node copy = node;
+  const bool split = only_split_experts_read(d, node.outputs[0]);
+  copy.inputs[0] = split ? d.replicated(node.inputs[0]) : d.whole(node.inputs[0]);
+  copy.inputs[1] = d.whole(node.inputs[1]);
+  d.keep(std::move(copy), {});
+  if (split) d.mark_replicated(node.outputs[0]);
+}
+
+// The exchange of tokens over another axis.
+void expert_pieces(Distributor& d, const Node& node) {
+  const ValueId x = node.inputs[0];
+  if (!d.is_replicated(x) && !d.is_partial(x)) {
+    if (node.op == &ops::join_pieces) return token_pieces(d, node);
+    Node copy = node;
+    copy.inputs[0] = to_tokens(d, x);
+    return d.keep(std::move(copy), {});
+  }
+  const bool partial = d.is_partial(x);
+  d.keep(node, {});
+  partial ? d.mark_partial(node.outputs[0]) : d.mark_replicated(node.outputs[0]);
+}
+
+// Experts are divided among ranks (dim 0 of their weights), or each of them is: the first layers along their outputs,
+// the last one along its inputs, like the layers of an MLP.
+void expert_linear(Distributor& d, const Node& node) {
+  ValueId x = node.inputs[0], w = node.inputs[1];
+  const int dim = d.split_dim(w);
+  if (dim < 0) return d.keep(node, {});
+  const Value& weight = d.graph().values[w];
+  if (const int64_t experts = d.whole_type(node.outputs[0]).shape[0]; dim == 0 && experts % d.ranks() != 0)
+    d.fail(fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", experts, weight.name,
+                       d.ranks(), d.axis()));
+  Node copy = node;
+  if (dim == 0) {
+    if (!d.splits_weights()) {
+      for (const size_t i : {0, 2})
+        if (d.placement(node.inputs[i]) == Placement{})
+          copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent); });
+      return d.keep(std::move(copy), shard_of(0));
+    }
+    d.fail(
+        fmt::format("'{}' holds experts, and the ranks of axis '{}' have the same tokens: shard each expert, S(2) or "
+                    "S(1), or spread them by prun.expert_parallel",
+                    weight.name, d.axis()));
+  }
+  if (!d.splits_weights())
+    d.fail(fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})", weight.name, dim));
+  if (dim == 2) {
+    copy.inputs[0] = d.replicated(x);
+    return d.keep(std::move(copy), shard_of(2));
+  }
+  if (d.placement(x) != shard_of(2))
+    d.fail(
+        fmt::format("'{}' is sharded along its inputs, but what the experts at {} read is not: shard the layer before "
+                    "it along its outputs, S(2)",
+                    weight.name, node.site.text()));
+  const ValueId y = d.emit(ops::expert_linear, {x, w, node.inputs[2]}, node.attrs, {d.type(node.outputs[0])})[0];
+  const bool later = is_only_combined(d, node.outputs[0]);
+  if (later) d.mark_partial(y);
+  d.define(node.outputs[0], later ? y : d.sum(y, false));
+}
+
+// Partial sums are added up by token.
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
-  if (d.placement(y) == shard_of(0)) {
-    TensorType pieces = d.type(y), home = pieces;
-    pieces.shape[1] /= d.ranks();
-    home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};
-    pieces.shape.insert(pieces.shape.begin(), d.ranks());
-    Attrs exchange, cut;
-    exchange.set("axis", d.axis());
-    cut.set("pieces", int64_t{d.ranks()});
-    cut.set("dim", int64_t{1});
-    copy.inputs[0] = d.emit(ops::all_to_all, d.emit(ops::cut_pieces, {y}, cut, {pieces}), exchange, {home})[0];
-  }
-  d.keep(std::move(copy), {});
+  copy.inputs[0] = to_tokens(d, y);
+  for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
+  if (!d.is_partial(y)) return d.keep(std::move(copy), {});
+  copy.inputs[2] = d.replicated(copy.inputs[2]);
+  const ValueId sum = d.emit(ops::combine, copy.inputs, copy.attrs, {d.type(node.outputs[0])})[0];
+  d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
 }
 
 }  // namespace prun

@@ -8,6 +8,7 @@
 
 #include "compile/ir_build.h"
 #include "ir/ops.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 
@@ -195,7 +196,7 @@ bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int str
   const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
   if (parameters.empty()) return false;
   const bool scatters = action.kind == "reduce_scatter";
-  if (state_.graph.values[parameters.front()].split_axis == action.axis)
+  if (SplitAxes(state_.graph.values[parameters.front()].split_axis).has(action.axis))
     scale_split(unit, step, action);
   else if (scatters && storage.sharded)
     reduce_scatter(step, unit, action);

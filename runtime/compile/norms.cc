@@ -1,6 +1,7 @@
 #include "compile/norms.h"
 
 #include "compile/ir_build.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 
@@ -20,7 +21,7 @@ std::vector<std::string> split_axes(const CompileState& state) {
   std::vector<std::string> axes;
   for (const Axis& axis : state.plan.mesh.axes())
     for (const Value& value : state.graph.values)
-      if (axis.size > 1 && value.split_axis == axis.name) {
+      if (axis.size > 1 && SplitAxes(value.split_axis).has(axis.name)) {
         axes.push_back(axis.name);
         break;
       }
@@ -35,7 +36,7 @@ Squares squares_of(CompileState& state, UnitId unit, TensorId of, const std::vec
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (state.graph.values[parameters[i]].split_axis != axis) weight /= state.plan.mesh.size(axis);
+      if (!SplitAxes(state.graph.values[parameters[i]].split_axis).has(axis)) weight /= state.plan.mesh.size(axis);
     if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(state.layouts[unit].start[i], weight);
   }
   if (pieces.size() == 1) return {{of}, {pieces[0].second}, {}};

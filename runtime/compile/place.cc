@@ -10,6 +10,7 @@
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
 #include "ir/ops.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
@@ -46,11 +47,14 @@ namespace {
 // Describes for init_params which part of each parameter the rank holds; no attributes if all are whole.
 void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
   std::vector<int64_t> outer, slice, block_count, blocks, grains, dims;
-  std::string axes;
-  bool any = false, padded = false, one_row = false;
+  std::string axes, parts;
+  bool any = false, padded = false, one_row = false, in_parts = false;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const Value& value = state.graph.values[unit.parameters[i]];
-    axes += (i > 0 ? "," : "") + value.split_axis;
+    const SplitAxes split(value.split_axis);
+    axes += (i > 0 ? "," : "") + split.split;
+    parts += (i > 0 ? "," : "") + split.part;
+    in_parts = in_parts || !split.part.empty();
     grains.push_back(value.grain);
     dims.push_back(value.whole.empty() ? 0 : value.split_dim);
     padded = padded || value.grain > 1;
@@ -59,11 +63,13 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
       continue;
     }
     any = true;
-    auto dim = value.whole.begin() + value.split_dim;
-    outer.push_back(element_count(Shape(value.whole.begin(), dim)));
-    one_row = one_row || (dims.back() > 0 && outer.back() == 1);
-    slice.push_back(element_count(Shape(dim + 1, value.whole.end())));
-    bool fused = dim + 1 == value.whole.end() && !value.blocks.empty();
+    Shape part = value.whole;
+    if (!split.part.empty()) part[0] /= state.plan.mesh.size(split.part);
+    auto dim = part.begin() + value.split_dim;
+    outer.push_back(element_count(Shape(part.begin(), dim)));
+    one_row = one_row || (dims.back() > 0 && outer.back() == 1) || dims.back() > 1 || in_parts;
+    slice.push_back(element_count(Shape(dim + 1, part.end())));
+    bool fused = dim + 1 == part.end() && !value.blocks.empty();
     std::vector<int64_t> extents = fused ? value.blocks : std::vector<int64_t>{*dim};
     block_count.push_back(static_cast<int64_t>(extents.size()));
     for (int64_t extent : extents) blocks.push_back(extent * slice.back());
@@ -74,6 +80,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
   attrs.set("split_block_count", block_count);
   attrs.set("split_blocks", blocks);
   attrs.set("split_axis", axes);
+  if (in_parts) attrs.set("split_parts", parts);
   if (padded) attrs.set("split_grain", grains);
   if (one_row) attrs.set("split_dim", dims);
 }
@@ -128,7 +135,8 @@ void separate_parts(CompileState& state) {
       const Value& value = graph.values[parameter];
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
-      const bool experts = !value.split_axis.empty() && state.strategies.splits_data(value.split_axis);
+      const std::string axis = SplitAxes(value.split_axis).outer();
+      const bool experts = !axis.empty() && state.strategies.splits_data(axis);
       groups[{value.frozen, value.buffer, small && !value.buffer, experts}].push_back(parameter);
     }
     if (groups.size() < 2) continue;

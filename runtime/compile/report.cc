@@ -12,6 +12,7 @@
 #include "compile/ir_build.h"
 #include "compile/norms.h"
 #include "ir/ops.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
@@ -22,7 +23,7 @@ std::vector<std::string> axes_of(const CompileState& state, UnitId unit) {
   for (const Axis& axis : state.plan.mesh.axes()) {
     bool splits = state.storage[unit].axis == axis.name;
     for (ValueId parameter : state.graph.units[unit].parameters)
-      splits = splits || state.graph.values[parameter].split_axis == axis.name;
+      splits = splits || SplitAxes(state.graph.values[parameter].split_axis).has(axis.name);
     if (splits && axis.size > 1) axes.push_back(axis.name);
   }
   return axes;

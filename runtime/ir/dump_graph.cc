@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ir/graph.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
@@ -28,7 +29,9 @@ void add_unit(std::string& out, const Graph& graph, UnitId id) {
   for (ValueId parameter : unit.parameters) {
     const Value& value = graph.values[parameter];
     out += "  " + values_text(graph, {parameter}, true);
-    if (!value.split_axis.empty()) out += fmt::format("  S({}) over {}", value.split_dim, value.split_axis);
+    const SplitAxes axes(value.split_axis);
+    if (!axes.part.empty()) out += fmt::format("  S(0) over {}", axes.part);
+    if (!axes.split.empty()) out += fmt::format("  S({}) over {}", value.split_dim, axes.split);
     if (value.grain > 1) out += fmt::format("  padded from {}", shape_text(value.whole));
     if (!value.partial_over.empty())
       out += fmt::format("  gradient partial over {}", fmt::join(value.partial_over, ", "));

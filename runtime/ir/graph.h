@@ -42,7 +42,7 @@ struct Value {
   int64_t key = -1;             // parameter: key of its random initial values; -1 = its number among the parameters
   // Parameter that is split over a mesh axis or padded: `type` is the part that a rank stores, `whole` the shape of the
   // logical tensor.
-  std::string split_axis;  // "" = not split
+  std::string split_axis;  // "" = not split; two axes: as ir/split_axes.h describes
   int split_dim = 0;       // the dim that is split or padded
   Shape whole;             // empty = neither split nor padded
   int64_t grain = 1;       // each rank's part of `split_dim` is padded to a multiple of it

@@ -12,8 +12,9 @@ Cost op_cost(const Program& program, const Op& op);
 // multiply-add, without recomputation. Surprising fact: PaLM's 12·L·d·T for attention includes masked scores; here
 // causal attention counts half of that, as in llm.c, so that only necessary work counts.
 //
-// An op's attribute `routed` is the share of an expert's slots that hold a token: empty slots are computed, and do not
-// count. `replicas` is the number of ranks that compute the same op on the same values: it counts once for all of them.
+// An op's attribute `routed` is the share of an expert's slots that hold a token, as the others are neither computed
+// nor counted. `replicas` is the number of ranks that compute the same op on the same values: it counts once for all of
+// them.
 double model_flops(const Program& program);  // one rank, one run of the step body
 double model_flops(const Job& job);          // all ranks
 // Returns the FLOPs of the model that the rank computes and that model_flops leaves to other ranks' share.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ir/program.h"
+#include "ir/split_axes.h"
 
 namespace prun {
 namespace {
@@ -58,17 +59,32 @@ struct LocalPart {
   std::vector<Cut> cuts;  // a single one over everything if nothing is split
   Run run;                // part of the flattened local part that the rank holds
   int64_t first = 0;      // element of the rank's tensor where the run begins
+  int64_t rows = 0;       // index in the whole of the part's first row
 };
+
+// Returns the extents of `split_dim` in an equal part of dim 0.
+std::vector<int64_t> blocks_of_part(const StateTensor& state, int64_t parts) {
+  std::vector<int64_t> blocks = state.blocks;
+  if (state.split_dim == 0)
+    for (int64_t& extent : blocks) extent /= parts;
+  return blocks;
+}
 
 LocalPart local_part(const Program& program, const StateTensor& state, int rank) {
   LocalPart part;
   part.shape = state.shape;
+  const SplitAxes axes(state.split_axis);
+  const int64_t parts = axes.part.empty() ? 1 : program.mesh.size(axes.part);
+  if (parts > 1) {
+    part.shape[0] /= parts;
+    part.rows = part.shape[0] * program.mesh.index(axes.part, rank);
+  }
   if (!state.blocks.empty()) {
     const bool split = !state.split_axis.empty();
-    const int64_t of = split ? program.mesh.size(state.split_axis) : 1,
-                  index = split ? program.mesh.index(state.split_axis, rank) : 0;
+    const int64_t of = split ? program.mesh.size(axes.split) : 1,
+                  index = split ? program.mesh.index(axes.split, rank) : 0;
     int64_t local = 0, whole = 0;
-    for (const int64_t extent : state.blocks) {
+    for (const int64_t extent : blocks_of_part(state, parts)) {
       const int64_t room = run_of(extent, of, state.grain), begin = room * index;
       part.cuts.push_back({local, whole + begin, std::clamp<int64_t>(extent - begin, 0, room)});
       local += room;
@@ -131,6 +147,7 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
       if (Box part_of_box = within(box, state, part, cut); part_of_box.elements() > 0)
         found.push_back(std::move(part_of_box));
   }
+  for (Box& box : found) box.offset[0] += part.rows;
   return found;
 }
 
@@ -142,10 +159,13 @@ bool is_of_base(const Program& program, const StateTensor& state) {
 
 int64_t local_count(const Program& program, const StateTensor& state) {
   if (state.blocks.empty()) return element_count(state.shape);
-  const int64_t of = state.split_axis.empty() ? 1 : program.mesh.size(state.split_axis);
+  const SplitAxes axes(state.split_axis);
+  const int64_t of = axes.split.empty() ? 1 : program.mesh.size(axes.split);
+  const int64_t parts = axes.part.empty() ? 1 : program.mesh.size(axes.part);
   Shape shape = state.shape;
+  shape[0] /= parts;
   shape[state.split_dim] = 0;
-  for (const int64_t extent : state.blocks) shape[state.split_dim] += run_of(extent, of, state.grain);
+  for (const int64_t extent : blocks_of_part(state, parts)) shape[state.split_dim] += run_of(extent, of, state.grain);
   return element_count(shape);
 }
 

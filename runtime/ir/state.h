@@ -25,7 +25,7 @@ struct StateTensor {
   TensorId staged;         // the same in host memory, for a checkpoint; -1 = none
   int64_t begin = 0;       // first element of the local part in the unit's vector
   Shape shape;             // shape of the logical tensor
-  std::string split_axis;  // each of its ranks has a part of `split_dim`; "" = none
+  std::string split_axis;  // each of its ranks has a part of `split_dim`; "" = none; two axes: ir/split_axes.h
   int split_dim = 0;
   std::vector<int64_t> blocks;  // extents that `split_dim` consists of, each split separately; empty = not even padded
   int64_t grain = 1;            // a rank stores run_of(block, ranks, grain) of each block

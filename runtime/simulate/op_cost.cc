@@ -64,17 +64,18 @@ OpTime linear_time(const DeviceModel& device, const Program& program, const Op& 
   return time;
 }
 
-// Returns the time of [E,C,K]·[E,K,N] for E experts.
+// Returns the time of [E,C,K]·[E,K,N] for E experts, of whose slots the share `routed` has tokens.
 OpTime expert_time(const DeviceModel& device, const Program& program, const Op& op) {
   const Shape& first = program.tensors[op.reads[0]].shape;
   const Shape& result = program.tensors[op.writes[0]].shape;
   Product product;
   product.dtype = program.tensors[op.reads[0]].dtype;
-  product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
+  product.bytes = op_cost(program, op).bytes;
   product.batch = static_cast<double>(first[0]);
   const bool dw = op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add);
-  product.m = static_cast<double>(dw ? first[2] : first[1]);
-  product.k = static_cast<double>(dw ? first[1] : first[2]);
+  const double rows = std::ceil(static_cast<double>(first[1]) * op.attrs.number("routed", 1));
+  product.m = dw ? static_cast<double>(first[2]) : rows;
+  product.k = dw ? rows : static_cast<double>(first[2]);
   product.n = static_cast<double>(result[2]);
   return product_time(device, product);
 }

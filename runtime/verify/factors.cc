@@ -71,7 +71,7 @@ std::string loss_problem(const Program& program, const Op& op, const Share& shar
 }
 
 std::string balance_problem(const Program& program, const Op& op, const Share& share) {
-  if (op.attrs.number("aux") == 0 || !op.attrs.has("tokens")) return "";
+  if ((op.attrs.number("aux") == 0 && op.attrs.number("z") == 0) || !op.attrs.has("tokens")) return "";
   const int64_t tokens = program.tensors[op.reads[1]].shape.front(), covered = op.attrs.integer("tokens");
   if (covered != tokens * share.ranks)
     return fmt::format("takes counts for those of {} tokens, and they are of {} on each of {} ranks", covered, tokens,
@@ -93,6 +93,18 @@ std::string slots_problem(const Program& program, const Op& op, const Op* route)
                            : fmt::format("takes {} slots an expert, and they were numbered for {}", slots, numbered);
 }
 
+// The gradient of a routing computes with the same settings as the routing.
+std::string routing_problem(const Op& op, const Op* route) {
+  if (route == nullptr || !route->is(ops::route)) return "";
+  for (const auto& [name, value] : route->attrs.values()) {
+    if (name == "biased" || name == "groups" || name == "groups_kept") continue;
+    if (!op.attrs.has(name) || attr_text(op.attrs.values().at(name)) != attr_text(value))
+      return fmt::format("has {} {}, and the routing has {}", name,
+                         op.attrs.has(name) ? attr_text(op.attrs.values().at(name)) : "unset", attr_text(value));
+  }
+  return "";
+}
+
 }  // namespace
 
 void factors_are_right(const JobView& view, Findings& findings) {
@@ -111,6 +123,7 @@ void factors_are_right(const JobView& view, Findings& findings) {
       const int slots = op.is(ops::dispatch) || op.is(ops::combine) || op.is(ops::combine_grad) ? 1
                         : op.is(ops::dispatch_grad)                                             ? 0
                                                                                                 : -1;
+      if (op.is(ops::route_grad) && problem.empty()) problem = routing_problem(op, writer[op.reads[3]]);
       if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]]);
       if (!problem.empty())
         findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(ref), problem), op.site);

@@ -198,8 +198,8 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);
   const bool pads = view.pads() && context.op.attrs.has("valid");
-  const bool splits =
-      pads || view("axis") || view.names("tokens_axis") || view("split_axis") || view.names("rows_axis");
+  const bool splits = pads || view("axis") || view.names("tokens_axis") || view("split_axis") || view("split_parts") ||
+                      view.names("rows_axis");
   const bool weighted = context.op.attrs.has("weights") || context.op.attrs.has("piece_weights");
   const bool cut =
       context.op.is(ops::cut_pieces) ||
@@ -416,7 +416,8 @@ void PlacementFlow::sources(OpContext& context) {
   const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
   const std::vector<int64_t> outer =
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();
-  const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
+  const std::vector<std::string> axes = split(op.attrs.text("split_axis") + ",", ','),
+                                 parts = split(op.attrs.text("split_parts") + ",", ',');
   std::vector<int64_t> slices, block_counts, blocks;
   const std::vector<int64_t> grains = op.attrs.integers("split_grain"), dims = op.attrs.integers("split_dim");
   if (!outer.empty()) {
@@ -436,6 +437,8 @@ void PlacementFlow::sources(OpContext& context) {
       const int dim = p < dims.size() ? static_cast<int>(dims[p]) : outer[p] == 1 ? 0 : 1;
       for (const size_t a : axes_of(axis.empty() ? kPaddingAxis : axis))
         mine[a] = shard(dim, cut_into(extents, sizes_[a], 1, grain));
+      if (p < parts.size() && !parts[p].empty())
+        for (const size_t a : axes_of(parts[p])) mine[a] = shard(0);
     }
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
   }

@@ -1,6 +1,8 @@
 // Odd sizes, single rows and columns, sizes beyond a thread block; the second half of the ops in place.
 #include "tests/agreement/agreement_cases.h"
 
+#include <fmt/format.h>
+
 #include "tests/agreement/case_family.h"
 
 namespace prun {
@@ -257,40 +259,67 @@ std::vector<Case> moe_cases() {
   const std::vector<Sizes> sizes = {{1, 1, 1, 1, 0, 1},     {2, 5, 4, 2, 3, 7},   {3, 7, 8, 3, 0, 33},
                                     {2, 70, 4, 2, 40, 300}, {2, 96, 6, 1, 0, 33}, {2, 400, 40, 3, 50, 40}};
   for (const Sizes& s : sizes) {
-    const int64_t n = s.batch * s.tokens, slots = s.capacity == 0 ? n : s.capacity;
+    const int64_t n = s.batch * s.tokens, slots = s.capacity == 0 ? n : s.capacity,
+                  columns = s.width % 8 == 0 ? 136 : 17;
     Family f(out, {{"logits dlogits", {T, {s.batch, s.tokens, s.experts}, -3, 3}},
                    {"weights dweights", {F32, {n, s.k}}},
                    {"places", {I32, {n, s.k}}},
-                   {"counts", {F32, {s.experts}}},
+                   {"filled", {I32, {s.experts, 1}}},
+                   {"all", {I32, {s.experts, 1}, static_cast<double>(slots), static_cast<double>(slots + 1)}},
+                   {"counts bias", {F32, {s.experts}}},
+                   {"runs", {I32, {s.batch, s.tokens, 2}, 0, 5}},
                    {"x joined", {T, {s.batch, s.tokens, s.width}}},
                    {"y dy", {T, {s.experts, slots, s.width}}},
-                   {"w", {T, {s.experts, s.width, 17}}},
-                   {"turned", {T, {s.experts, 17, s.width}}},
-                   {"wide", {T, {s.experts, slots, 17}}},
-                   {"dw sum", {F32, {s.experts, s.width, 17}}}});
+                   {"w", {T, {s.experts, s.width, columns}}},
+                   {"turned", {T, {s.experts, columns, s.width}}},
+                   {"wide", {T, {s.experts, slots, columns}}},
+                   {"dw sum", {F32, {s.experts, s.width, columns}}}});
     Attrs attrs = make_attrs({{"k", s.k}, {"capacity", s.capacity}, {"experts", s.experts}, {"batch", s.batch}});
     attrs.set("tokens", s.tokens), attrs.set("aux", 0.3);
-    const Attrs whole = make_attrs({{"k", s.k}, {"aux", 0.3}});
+    const Attrs whole = make_attrs({{"k", s.k}, {"aux", 0.3}, {"capacity", s.capacity}});
     Attrs share = whole;
     share.set("tokens", 4 * n), share.set("scale", 0.5 / static_cast<double>(n));
-    const Line route{"route logits > weights places counts", attrs}, send{"dispatch x places > y", attrs};
+    const Line route{"route logits > weights places counts filled", attrs}, send{"dispatch x places > y", attrs};
     f.add("route", route);
-    for (const Attrs& a : {whole, share})
-      f.add("route_grad", {"route_grad logits weights dweights counts > dlogits", a}, 1e-5, {route});
-    f.add("route_grad without counts", {"route_grad logits weights dweights > dlogits", whole}, 2e-6, {route});
+    const char* const grad = "route_grad logits weights dweights places counts > dlogits";
+    for (const Attrs& a : {whole, share}) f.add("route_grad", {grad, a}, 1e-5, {route});
+    f.add("route_grad without counts", {"route_grad logits weights dweights places > dlogits", whole}, 2e-6, {route});
+    for (const char* scores : {"softmax", "sigmoid"})
+      for (const int64_t renormalise : {0, 1}) {
+        Attrs a = make_attrs({{"k", s.k}, {"capacity", s.capacity}, {"aux", 0.3}, {"z", 0.2}, {"factor", 2.5}});
+        a.set("scores", std::string(scores)), a.set("renormalise", renormalise);
+        const std::string kind = fmt::format("{}{}", scores, renormalise != 0 ? "" : ", not divided");
+        const Line plain{"route logits > weights places counts filled", a};
+        f.add("route by " + kind, plain, 2e-6);
+        f.add("route_grad by " + kind, {grad, a}, 2e-5, {plain});
+        a.set("biased", int64_t{1}), a.set("runs", int64_t{1});
+        if (s.experts % 4 == 0) a.set("groups", s.experts / 2), a.set("groups_kept", (s.k + 1) / 2);
+        const Line all{"route logits bias runs > weights places counts filled", a};
+        f.add("route with all by " + kind, all, 2e-6);
+        f.add("route_grad with all by " + kind, {grad, a}, 2e-5, {all});
+      }
+    const Attrs runs = make_attrs({{"runs", 1}});
+    f.add("softmax_sums of documents", {"softmax_sums logits runs > counts", runs}, 3e-6);
+    f.add("softmax_sums_grad of documents", {"softmax_sums_grad logits bias runs > dlogits", runs}, 3e-6);
     f.add("dispatch", send, 0, {route});
     f.add("dispatch_grad", "dispatch_grad places y > x", 1e-6, {route});
     f.add("combine", {"combine y places weights > joined", attrs}, 1e-6, {route});
     f.add("combine_grad", "combine_grad y places weights joined > dy dweights", 3e-6, {route});
-    f.add("expert_linear", "expert_linear y w > wide", 3e-6);
-    f.add("expert_linear_dx", "expert_linear_dx wide w > y", 3e-6);
-    f.add("expert_linear_dw", "expert_linear_dw y wide > dw", 3e-6);
-    f.add("expert_linear_dw_add", "expert_linear_dw_add y wide sum > dw", 3e-6);
-    f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide dw > dw", 3e-6);
-    // Experts' ops on tokens dispatched by route, with empty slots.
-    f.add("expert_linear of slots", "expert_linear y w > wide", 3e-6, {route, send});
-    f.add("expert_linear_dx of slots", "expert_linear_dx y turned > wide", 3e-6, {route, send});
-    f.add("expert_linear_dw of slots", "expert_linear_dw y wide > dw", 3e-6, {route, send});
+    f.add("expert_linear", "expert_linear y w all > wide", 3e-6);
+    f.add("expert_linear_dx", "expert_linear_dx wide w all > y", 3e-6);
+    f.add("expert_linear_dw", "expert_linear_dw y wide all > dw", 3e-6);
+    f.add("expert_linear_dw_add", "expert_linear_dw_add y wide all sum > dw", 3e-6);
+    f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide all dw > dw", 3e-6);
+    // Experts' ops on tokens dispatched by route, with empty slots, and for devices that skip them if most are empty.
+    for (const double routed : {1.0, 0.1}) {
+      Attrs part;
+      part.set("routed", routed);
+      f.add("expert_linear of slots", {"expert_linear y w filled > wide", part}, 3e-6, {route, send});
+      f.add("expert_linear_dx of slots", {"expert_linear_dx y turned filled > wide", part}, 3e-6, {route, send});
+      f.add("expert_linear_dw of slots", {"expert_linear_dw y wide filled > dw", part}, 3e-6, {route, send});
+      f.add("expert_linear_dw_add of slots", {"expert_linear_dw_add y wide filled sum > dw", part}, 3e-6,
+            {route, send});
+    }
   }
   return out;
 }
@@ -405,6 +434,9 @@ std::vector<Case> source_cases() {
                             {"split_slice", Counts{1, 0, 4}},
                             {"split_axis", "dp,,dp"}});
   f.add("init_params of split parameters", {"init_params > split", split}, 0);
+  Attrs parts = split;
+  parts.set("split_parts", "dp,,dp");
+  f.add("init_params of parts that are split", {"init_params > split", parts}, 0);
   split.set("axis", "dp");
   f.add("init_params of a shard of split parameters", {"init_params > split_shard", split}, 0);
   // [3, 5] by its columns and [9, 4] by its rows, padded to 4 columns a rank and to 16 rows.

@@ -90,7 +90,9 @@ class Wire(unittest.TestCase):
                     experts, tokens = 8, B * S
                     settings = dict(batch=B * ep, ep=ep, experts=experts, choices=choices, capacity=capacity, **SIZES)
                     step = programs(PRUN, "plans/moe.lua", ep, **settings)[0]
-                    moved = [op for op in step["ep"] if op.kind == "all_to_all"]
+                    counts = [op for op in step["ep"] if op.kind == "all_to_all" and op.elements == experts]
+                    self.assertEqual([op.unit for op in counts], [f"block{i}" for i in range(L)])
+                    moved = [op for op in step["ep"] if op.kind == "all_to_all" and op not in counts]
                     self.assertEqual([(op.phase, op.unit) for op in moved],
                                      [("forward", f"block{i}") for i in range(L) for _ in range(2)] +
                                      [("backward", f"block{i}") for i in reversed(range(L)) for _ in range(2)])

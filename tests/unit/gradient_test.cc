@@ -203,8 +203,19 @@ Input integers(Shape shape, int64_t below) { return {std::move(shape), false, Dt
 Input given(Shape shape, std::vector<double> values) {
   return {std::move(shape), false, Dtype::i32, 0, std::move(values)};
 }
+Attrs routing(const char* scores, const std::vector<std::pair<const char*, double>>& numbers) {
+  Attrs attrs;
+  for (const auto& [name, number] : numbers)
+    if (std::string_view(name) == "factor")
+      attrs.set(name, number);
+    else
+      attrs.set(name, static_cast<int64_t>(number));
+  attrs.set("scores", std::string(scores));
+  return attrs;
+}
+
 // Two choices for each of six tokens among three experts with three slots; the expert was full for two choices.
-Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -1, -1}); }
+Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -3, std::numeric_limits<int32_t>::min()}); }
 
 Attrs transpose() { return make_attrs({{"transpose", 1}}); }
 Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", causal}}); }
@@ -314,6 +325,16 @@ std::vector<Case> layer_cases() {
       {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
       {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
       {"route", "route", {{{2, 3, 5}}}, make_attrs({{"k", 3}})},
+      {"route, not divided",
+       "route",
+       {{{2, 3, 5}}},
+       routing("softmax", {{"k", 2}, {"renormalise", 0}, {"factor", 1.5}})},
+      {"route by sigmoids", "route", {{{2, 3, 5}}}, routing("sigmoid", {{"k", 2}, {"factor", 2.5}, {"capacity", 1}})},
+      {"route by sigmoids, not divided", "route", {{{2, 3, 5}}}, routing("sigmoid", {{"k", 3}, {"renormalise", 0}})},
+      {"route with a bias and groups",
+       "route",
+       {{{2, 3, 6}}, unwanted({6})},
+       routing("sigmoid", {{"k", 3}, {"groups", 3}, {"groups_kept", 2}, {"biased", 1}})},
       {"route to all", "route", {{{1, 4, 3}}}, make_attrs({{"k", 3}, {"capacity", 2}})},
       {"dispatch", "dispatch", {{{2, 3, 4}}, slots()}, make_attrs({{"experts", 3}, {"capacity", 3}})},
       {"combine", "combine", {{{3, 3, 4}}, slots(), {{6, 2}}}, make_attrs({{"batch", 2}, {"tokens", 3}})},
@@ -321,8 +342,8 @@ std::vector<Case> layer_cases() {
        "combine",
        {unwanted({3, 3, 4}), slots(), {{6, 2}}},
        make_attrs({{"batch", 2}, {"tokens", 3}})},
-      {"expert_linear", "expert_linear", {{{2, 3, 5}}, {{2, 5, 4}}}},
-      {"expert_linear, only the weight", "expert_linear", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
+      {"expert_linear", "expert_linear", {{{2, 4, 5}}, {{2, 5, 4}}, given({2, 2}, {1, 2, 2, 0})}},
+      {"expert_linear, only the weight", "expert_linear", {unwanted({2, 3, 5}), {{2, 5, 4}}, given({2, 1}, {3, 2})}},
   };
 }
 
@@ -356,6 +377,10 @@ std::vector<Case> loss_and_elementwise_cases() {
       {"logsumexp", "logsumexp", {{{2, 3, 5}}}},
       {"squares", "squares", {{{3, 5}}}},
       {"softmax_sums", "softmax_sums", {{{2, 3, 5}}}},
+      {"softmax_sums of documents",
+       "softmax_sums",
+       {{{1, 3, 5}}, given({1, 3, 2}, {0, 2, 0, 2, 2, 3})},
+       make_attrs({{"runs", 1}})},
       {"add", "add", {{{3, 5}}, {{3, 5}}}},
       {"add of a value to itself", "add", {{{3, 5}}}, {}, {0, 0}},
       {"mul", "mul", {{{3, 5}}, {{3, 5}}}},

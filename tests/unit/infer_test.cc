@@ -63,9 +63,9 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("cut_pieces", {i32({2, 12, 5})}, pieces), "i32[4, 2, 3, 5]");
   EXPECT_EQ(types("take_piece", {f32({2, 12, 5})}, pieces), "f32[2, 3, 5]");
   EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
-  EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", 2}})), "f32[6, 2] i32[6, 2] f32[5]");
+  EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", 2}})), "f32[6, 2] i32[6, 2] f32[5] i32[5, 1]");
   EXPECT_EQ(types("dispatch", {bf16({2, 3, 5}), i32({6, 2})}, attrs({{"experts", 4}})), "bf16[4, 6, 5]");
-  EXPECT_EQ(types("expert_linear", {bf16({4, 6, 5}), bf16({4, 5, 7})}), "bf16[4, 6, 7]");
+  EXPECT_EQ(types("expert_linear", {bf16({4, 6, 5}), bf16({4, 5, 7}), i32({4, 2})}), "bf16[4, 6, 7]");
   EXPECT_EQ(types("combine", {bf16({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", 2}, {"tokens", 3}})),
             "bf16[2, 3, 5]");
   EXPECT_EQ(types("mean", {f32({})}), "f32[]");
@@ -143,8 +143,8 @@ TEST(Infer, MixtureOfExpertsSaysByWhat) {
   EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({6, 2})}), expected());
   EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", 4}})), expected());
   EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 1})}), expected());
-  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({3, 5, 7})}), expected());
-  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({4, 6, 7})}), expected());
+  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({3, 5, 7}), i32({4, 1})}), expected());
+  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({4, 6, 7}), i32({4, 1})}), expected());
 }
 
 TEST(Infer, OthersSayByWhat) {
@@ -197,7 +197,7 @@ TEST(Infer, CostsCountMultiplyAddsTwice) {
   EXPECT_EQ(op_cost(ops::linear_dx, {f32({6, 7}), f32({5, 7})}, {f32({6, 5})}, {}).flops, 2 * 6 * 5 * 7);
   EXPECT_EQ(op_cost(ops::linear_dw, {f32({6, 5}), f32({6, 7})}, {f32({5, 7})}, {}).flops, 2 * 6 * 5 * 7);
   EXPECT_EQ(op_cost(ops::attention, {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
-  EXPECT_EQ(op_cost(ops::expert_linear, {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
+  EXPECT_EQ(op_cost(ops::expert_linear, {f32({4, 6, 5}), f32({4, 5, 7}), i32({4, 1})}, {f32({4, 6, 7})}, {}).flops,
             2 * 4 * 6 * 5 * 7);
   // Backward recomputes the scores, which is not counted as the model's FLOPs.
   const Cost grad = op_cost(ops::attention_grad, {f32({2, 3, 24})}, {}, {});

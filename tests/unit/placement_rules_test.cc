@@ -88,8 +88,8 @@ TEST(PlacementRules, GradientsThatAddToSums) {
   EXPECT_EQ(outcome("bias_grad_add", {{{4, 3}, kInvariant}, {{3}, kPartial}}, {{3}}),
             apart + "the same on every rank; terms of a sum");
   const auto experts = [](AxisPlacement sum) {
-    return outcome("expert_linear_dw_add", {{{2, 4, 8}, shard(1)}, {{2, 4, 3}, shard(1)}, {{2, 8, 3}, sum}},
-                   {{2, 8, 3}});
+    return outcome("expert_linear_dw_add",
+                   {{{2, 4, 8}, shard(1)}, {{2, 4, 3}, shard(1)}, {{2, 1}, shard(1)}, {{2, 8, 3}, sum}}, {{2, 8, 3}});
   };
   EXPECT_EQ(experts(kPartial), "P");
   EXPECT_EQ(experts(shard(0)), apart + "terms of a sum; each rank's part of dim 0");
@@ -312,15 +312,25 @@ TEST(PlacementRules, HopsOfARing) {
 // Experts are sharded over an axis that also splits the batch: their gradients sum over all samples and need an
 // average.
 TEST(PlacementRules, Experts) {
-  EXPECT_EQ(outcome("route", {{{2, 4, 8}, shard(0)}}, {{8, 2}, {8, 2}, {8}}), "S(0), S(0), P");
-  EXPECT_EQ(outcome("route_grad", {{{2, 4, 8}, shard(0)}, {{8, 2}, shard(0)}, {{8, 2}, shard(0)}, {{8}, kPartial}},
-                    {{2, 4, 8}}, with("tokens", 64)),
-            "takes partial sums over tp for whole values: a reduction over tp is missing");
+  EXPECT_EQ(outcome("route", {{{2, 4, 8}, shard(0)}}, {{8, 2}, {8, 2}, {8}, {8, 1}}), "S(0), S(0), P, S(1)");
+  const auto route_grad = [](AxisPlacement dweights, AxisPlacement counts) {
+    return outcome("route_grad",
+                   {{{2, 4, 8}, shard(0)}, {{8, 2}, shard(0)}, {{8, 2}, dweights}, {{8, 2}, shard(0)}, {{8}, counts}},
+                   {{2, 4, 8}}, with("tokens", 64));
+  };
+  const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
+  EXPECT_EQ(route_grad(shard(0), kInvariant), "S(0)");
+  EXPECT_EQ(route_grad(shard(0), kPartial), missing);
+  EXPECT_EQ(route_grad(kPartial, kInvariant), missing);  // each rank would add the losses of the router
   EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{8, 4, 3}}), "S(1)");
-  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}), "S(0)");
+  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}, {{8, 1}, shard(0)}}, {{8, 4, 5}}),
+            "S(0)");
   EXPECT_EQ(
-      outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}),
+      outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}, {{8, 1}, shard(1)}}, {{8, 4, 5}}),
       "combines operands that are spread differently over tp: each rank's part of dim 1; each rank's part of dim 0");
+  const std::string other_rows = "combines operands that are spread differently over tp: each rank's part of dim 0; ";
+  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}, {{8, 1}, kInvariant}}, {{8, 4, 5}}),
+            other_rows + "the same on every rank");
   AxisPlacement added = shard(0);
   added.combine = Combine::sum;
   EXPECT_EQ(
@@ -328,6 +338,16 @@ TEST(PlacementRules, Experts) {
       "updates parameters with gradients that add up the samples of all ranks of tp, where an average is due: a factor "
       "1/2 is missing");
   EXPECT_EQ(outcome("scale", {{{8}, added}}, {{8}}, with("factor", 0.5)), "S(0)");
+  // Each expert is split like an MLP.
+  const auto of = [](const char* op, AxisPlacement a, AxisPlacement b) {
+    return outcome(op, {{{8, 4, 6}, a}, {{8, 6, 6}, b}, {{8, 1}, kInvariant}}, {{8, 4, 6}});
+  };
+  EXPECT_EQ(of("expert_linear", kInvariant, shard(2)), "S(2)");
+  EXPECT_EQ(of("expert_linear", shard(2), shard(1)), "P");
+  EXPECT_EQ(of("expert_linear_dx", kInvariant, shard(1)), "S(2)");
+  EXPECT_EQ(of("expert_linear_dx", shard(2), shard(2)), "P");
+  EXPECT_EQ(of("expert_linear", shard(2), kInvariant).substr(0, 8), "combines");
+  EXPECT_EQ(of("expert_linear", kInvariant, shard(1)).substr(0, 8), "combines");
 }
 
 // Which columns a rank holds. Blocks that were each split separately are not contiguous, and heads are complete only in

@@ -260,8 +260,8 @@ class Sim(unittest.TestCase):
                     flops, again = (found[name] * 1e12 * ranks * found["step_s"]
                                     for name in ("tflops_per_device", "replicated_tflops_per_device"))
                     self.assertAlmostEqual(flops / (6 * (dense + routed) * batch * context + attention), 1, 9)
-                    # tp does not split experts and router.
-                    self.assertAlmostEqual(again / (6 * routed * batch * context), ranks - 1, 9)
+                    router = layers * experts * width  # tp splits the experts only
+                    self.assertAlmostEqual(again / (6 * router * batch * context), ranks - 1, 9)
 
     def test_two_microbatches_at_once_hide_all_to_alls(self):
         # 16 ranks of ep are two nodes; small experts make their all-to-alls long.

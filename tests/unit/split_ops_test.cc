@@ -247,7 +247,7 @@ TEST(SplitOps, RotaryTurnsByThePositionInTheWholeSample) {
 
 struct Layout {
   std::vector<int64_t> outer, blocks, block_counts, slices;
-  std::string axes;
+  std::string axes, parts = {};
 };
 
 Values initial(std::vector<int64_t> counts, const Layout& layout, std::vector<Axis> mesh, int rank, int64_t total,
@@ -267,7 +267,22 @@ Values initial(std::vector<int64_t> counts, const Layout& layout, std::vector<Ax
   if (!layout.outer.empty())
     op.attr("split_outer", layout.outer).attr("split_blocks", layout.blocks).attr("split_axis", layout.axes);
   if (!layout.outer.empty()) op.attr("split_block_count", layout.block_counts).attr("split_slice", layout.slices);
+  if (!layout.parts.empty()) op.attr("split_parts", layout.parts);
   return op.write(Dtype::f32, {total}).run(cpu()).result();
+}
+
+// Four experts [3, 6], two on each rank of ep, of each of which the ranks of tp have columns.
+TEST(SplitOps, InitialValuesOfPartsOfExperts) {
+  const Values whole = initial({72}, {}, {}, 0, 80, "");
+  for (int ep : {0, 1})
+    for (int tp : {0, 1, 2}) {
+      const Layout layout{{6}, {6}, {1}, {1}, "tp", "ep"};
+      const Values part = initial({12}, layout, {{"ep", 2}, {"tp", 3}}, ep * 3 + tp, 16, "");
+      for (int64_t row = 0; row < 6; ++row)
+        for (int64_t j = 0; j < 2; ++j)
+          EXPECT_EQ(part[static_cast<size_t>(row * 2 + j)],
+                    whole[static_cast<size_t>((ep * 6 + row) * 6 + tp * 2 + j)]);
+    }
 }
 
 // A fused weight [3, 10|6|6] split by columns, a replicated vector, and a matrix [7, 5] split by rows.

@@ -250,18 +250,22 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
 TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
   Attrs two;
   two.set("k", 2);
-  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {3}}, {{1, 4, 3}}, two), "");
-  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {4}}, {{1, 4, 3}}, two), "f32[4] should have 3 elements");
-  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {3, 2}, {3, 2}}, {{1, 4, 3}}, two), "f32[3, 2] should have 8 elements");
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {4, 2}, {3}}, {{1, 4, 3}}, two), "");
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {4, 2}, {4}}, {{1, 4, 3}}, two),
+            "f32[4] should have 3 elements");
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {3, 2}, {3, 2}, {3, 2}}, {{1, 4, 3}}, two),
+            "f32[3, 2] should have 8 elements");
   EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 4, 8}}), "");
   EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 3, 8}}), "f32[1, 3, 8] should have 32 elements");
   EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 2}}), "");
   EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 1}}), expected());
-  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 4, 8}}), "");
-  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 2, 8}}), "f32[3, 2, 8] should be [3, 4, 8]");
-  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{3, 8, 5}}), "");
-  EXPECT_EQ(shapes("expert_linear_dw_add", {{3, 4, 8}, {3, 4, 5}, {3, 8, 5}}, {{3, 8, 5}}), "");
-  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{2, 8, 5}}), "f32[2, 8, 5] should be [3, 8, 5]");
+  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}, {3, 1}}, {{3, 4, 8}}), "");
+  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}, {3, 1}}, {{3, 2, 8}}),
+            "f32[3, 2, 8] should be [3, 4, 8]");
+  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}, {3, 1}}, {{3, 8, 5}}), "");
+  EXPECT_EQ(shapes("expert_linear_dw_add", {{3, 4, 8}, {3, 4, 5}, {3, 1}, {3, 8, 5}}, {{3, 8, 5}}), "");
+  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}, {3, 1}}, {{2, 8, 5}}),
+            "f32[2, 8, 5] should be [3, 8, 5]");
 }
 
 TEST(VerifyTraining, HopsOfRingAttentionHaveRulesOfTheirOwn) {

@@ -32,7 +32,7 @@ return prun.model("moe", {
       return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
         experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
         hidden = opt.hidden > 0 and opt.hidden or nil,
-        init = normal, down_init = residual,
+        init = normal, down_init = residual, documents = seen.documents,
       })
     end)
   end

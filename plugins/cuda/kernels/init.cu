@@ -28,6 +28,7 @@ struct Piece {
   uint64_t key = 0;
   float scale = 0;
   int kind = kZeros, first_run = 0, runs = 0;
+  int64_t first_row = 0;  // in the whole parameter
 };
 
 struct Pieces {
@@ -46,7 +47,7 @@ __device__ float random_element(const Piece& piece, uint64_t seed, int64_t e) {
 
 // Returns element `e` of the rank's part.
 __device__ float element_of(const Piece& piece, const Stretch* runs, uint64_t seed, int64_t e) {
-  const int64_t row = e / piece.row, place = e % piece.row;
+  const int64_t row = piece.first_row + e / piece.row, place = e % piece.row;
   for (int i = piece.first_run; i < piece.first_run + piece.runs; ++i) {
     const int64_t at = place - runs[i].local;
     if (at < 0 || at >= runs[i].count) continue;
@@ -110,6 +111,7 @@ Pieces pieces_of(const OpView& view) {
              grains = view.integers("split_grain");
   const auto scales = view.numbers("scales");
   const std::vector<std::string> axes = names_between_commas(view.text("split_axis"));
+  const std::vector<std::string> parts = names_between_commas(view.text("split_parts"));
   const size_t n = starts.size();
   const bool split = !rows.empty();
   view.expect(counts.size() == n && kinds.size() == n && keys.size() == n && scales.size() == n,
@@ -137,6 +139,7 @@ Pieces pieces_of(const OpView& view) {
       extents = extents.subspan(blocks);
       view.expect(rows[i] * piece.row == counts[i],
                   "a piece of " + std::to_string(counts[i]) + " elements, not " + std::to_string(rows[i] * piece.row));
+      if (i < parts.size()) piece.first_row = rows[i] * view.share_along(parts[i]).index;
     }
     if (piece.count > 0) all.pieces.push_back(piece);
   }

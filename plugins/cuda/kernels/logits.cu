@@ -6,6 +6,7 @@
 #include "block.cuh"
 #include "launch.h"
 #include "op.h"
+#include "prun/sdk/routing.h"
 #include "sums.h"
 #include "vocabulary.cuh"
 
@@ -201,11 +202,20 @@ std::unique_ptr<Kernel> make_logsumexp_grad(const OpView& view) {
   });
 }
 
+// Returns the runs of documents, by which some rows do not count, or null.
+const int32_t* runs_of(const OpView& view, size_t read) {
+  if (view.integer("runs") == 0) return nullptr;
+  view.expect_count(view.read(read), 2 * rows_of(view));
+  return view.in<int32_t>(read);
+}
+
 // A block adds the probabilities of one expert.
 template <class T>
-__global__ void __launch_bounds__(kThreads) sum_softmax(const T* x, int64_t rows, int64_t width, float* sums) {
+__global__ void __launch_bounds__(kThreads)
+    sum_softmax(const T* x, const int32_t* runs, int64_t rows, int64_t width, float* sums) {
   double sum = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) {
+    if (runs != nullptr && !sdk::counts(runs + 2 * r)) continue;
     const T* row = x + r * width;
     float top = -std::numeric_limits<float>::infinity();
     double all = 0;
@@ -220,15 +230,16 @@ std::unique_ptr<Kernel> make_softmax_sums(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     const int64_t width = view.read(0).shape.last();
     view.expect_count(view.write(0), width);
-    return kernel_of([x = view.in<T>(0), sums = view.out<float>(0), rows = rows_of(view), width](cudaStream_t stream) {
-      launch(sum_softmax<T>, static_cast<unsigned>(width), kThreads, 0, stream, x, rows, width, sums);
+    return kernel_of([x = view.in<T>(0), runs = runs_of(view, 1), sums = view.out<float>(0), rows = rows_of(view),
+                      width](cudaStream_t stream) {
+      launch(sum_softmax<T>, static_cast<unsigned>(width), kThreads, 0, stream, x, runs, rows, width, sums);
     });
   });
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_softmax_gradient(const T* x, const float* ds, int64_t rows, int64_t width, T* dx) {
+    sum_softmax_gradient(const T* x, const float* ds, const int32_t* runs, int64_t rows, int64_t width, T* dx) {
   for (int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x; r < rows; r += int64_t{gridDim.x} * kThreads) {
     const T* row = x + r * width;
     float top = -std::numeric_limits<float>::infinity();
@@ -238,7 +249,8 @@ __global__ void __launch_bounds__(kThreads)
       const double power = static_cast<double>(expf(widen(row[i]) - top));
       all += power, mean += power * static_cast<double>(ds[i]);
     }
-    const float share = static_cast<float>(1 / all), middle = static_cast<float>(mean / all);
+    const bool counts = runs == nullptr || sdk::counts(runs + 2 * r);
+    const float share = counts ? static_cast<float>(1 / all) : 0.0f, middle = static_cast<float>(mean / all);
     for (int64_t i = 0; i < width; ++i)
       dx[r * width + i] = narrow<T>(expf(widen(row[i]) - top) * share * (ds[i] - middle));
   }
@@ -248,9 +260,9 @@ std::unique_ptr<Kernel> make_softmax_sums_grad(const OpView& view) {
     const int64_t width = view.read(0).shape.last();
     view.expect_count(view.read(1), width);
     view.expect_count(view.write(0), view.read(0).count());
-    return kernel_of([x = view.in<T>(0), ds = view.in<float>(1), dx = view.out<T>(0), rows = rows_of(view),
-                      width](cudaStream_t stream) {
-      launch(sum_softmax_gradient<T>, blocks_for(rows, kThreads), kThreads, 0, stream, x, ds, rows, width, dx);
+    return kernel_of([x = view.in<T>(0), ds = view.in<float>(1), runs = runs_of(view, 2), dx = view.out<T>(0),
+                      rows = rows_of(view), width](cudaStream_t stream) {
+      launch(sum_softmax_gradient<T>, blocks_for(rows, kThreads), kThreads, 0, stream, x, ds, runs, rows, width, dx);
     });
   });
 }

@@ -1,6 +1,7 @@
 // expert_linear: y[e] = x[e]·w[e] for each expert e: a batched GEMM with one GEMM per expert, all of one size.
 //
-// Slots without a token contain zeros, and so do their results, because there is no bias.
+// Surprising fact: sizes are those of all slots, and kernels multiply only the slots with a token, the first `filled`
+// of each source of an expert's tokens. The others contain zeros, and so do their results, because there is no bias.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -9,8 +10,8 @@ namespace prun::ops {
 namespace {
 
 Types infer_expert_linear(const Types& inputs, const Attrs&) {
-  require_inputs("expert_linear", inputs, 2, 2);
-  const TensorType &x = inputs[0], &w = inputs[1];
+  require_inputs("expert_linear", inputs, 3, 3);
+  const TensorType &x = inputs[0], &w = inputs[1], &filled = inputs[2];
   require_float("expert_linear", "the input", x);
   require_rank("expert_linear", "the input", x, 3);
   require_rank("expert_linear", "the weight", w, 3);
@@ -18,6 +19,13 @@ Types infer_expert_linear(const Types& inputs, const Attrs&) {
   if (x.shape[0] != w.shape[0])
     throw plan_error(
         fmt::format("expert_linear: the input is of {} experts, the weight of {}", x.shape[0], w.shape[0]));
+  require_dtype("expert_linear", "the tensor of filled slots", filled, Dtype::i32);
+  require_rank("expert_linear", "the tensor of filled slots", filled, 2);
+  if (filled.shape[0] != x.shape[0] || filled.shape[1] < 1 || x.shape[1] % filled.shape[1] != 0)
+    throw plan_error(
+        fmt::format("expert_linear: the filled slots are counted for {} sources of {} experts, the input has "
+                    "{} slots of {}",
+                    filled.shape[1], filled.shape[0], x.shape[1], x.shape[0]));
   if (x.shape[2] != w.shape[1])
     throw plan_error(fmt::format("expert_linear: the input's last dim is {}, each expert's weight has {} rows",
                                  x.shape[2], w.shape[1]));
@@ -25,25 +33,33 @@ Types infer_expert_linear(const Types& inputs, const Attrs&) {
 }
 
 void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
-  ValueId x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
+  ValueId x = node.inputs[0], w = node.inputs[1], filled = node.inputs[2], dy = builder.gradient(node.outputs[0]);
   // Computes the gradient of the weights first, as linear does.
   if (builder.wants(w))
-    builder.contribute(w, builder.emit(expert_linear_dw, {x, dy}, {wide_like(builder.type(w))}, {})[0]);
-  if (builder.wants(x)) builder.contribute(x, builder.emit(expert_linear_dx, {dy, w}, {builder.type(x)}, {})[0]);
+    builder.contribute(w, builder.emit(expert_linear_dw, {x, dy, filled}, {wide_like(builder.type(w))}, {})[0]);
+  if (builder.wants(x))
+    builder.contribute(x, builder.emit(expert_linear_dx, {dy, w, filled}, {builder.type(x)}, {})[0]);
 }
 
-// Each element of [.., K] is multiplied with each of the N columns.
-Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& inputs, const Types& outputs) {
-  return product_cost(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
+// Each element of [.., K] is multiplied with each of the N columns. Only slots with a token are multiplied, and read in
+// `slotted`, the operands with a row for each slot.
+Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& slotted, const Types& inputs,
+                  const Types& outputs, const Attrs& attrs) {
+  Cost cost = product_cost(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
+  const double routed = attrs.number("routed", 1);
+  cost.flops *= routed;
+  for (const TensorType& type : slotted)
+    cost.bytes -= (1 - routed) * count(type) * static_cast<double>(dtype_bytes(type.dtype));
+  return cost;
 }
-Cost cost_experts(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_product(inputs[0], outputs[0], inputs, outputs);
+Cost cost_experts(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return cost_product(inputs[0], outputs[0], {inputs[0]}, inputs, outputs, attrs);
 }
-Cost cost_experts_dx(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_product(outputs[0], inputs[0], inputs, outputs);
+Cost cost_experts_dx(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return cost_product(outputs[0], inputs[0], {inputs[0]}, inputs, outputs, attrs);
 }
-Cost cost_experts_dw(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_product(inputs[0], inputs[1], inputs, outputs);
+Cost cost_experts_dw(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return cost_product(inputs[0], inputs[1], {inputs[0], inputs[1]}, inputs, outputs, attrs);
 }
 
 }  // namespace
@@ -55,16 +71,16 @@ const OpDef expert_linear = {.name = "expert_linear",
                              .cost = cost_experts};
 const OpDef expert_linear_dx = {.name = "expert_linear_dx",
                                 .role = OpRole::derivative,
-                                .shapes = "dy [E,S,N], w [E,K,N] -> dx [E,S,K]",
+                                .shapes = "dy [E,S,N], w [E,K,N], filled [E,P] -> dx [E,S,K]",
                                 .cost = cost_experts_dx};
 const OpDef expert_linear_dw = {.name = "expert_linear_dw",
                                 .role = OpRole::derivative,
-                                .shapes = "x [E,S,K], dy [E,S,N] -> dw [E,K,N]",
+                                .shapes = "x [E,S,K], dy [E,S,N], filled [E,P] -> dw [E,K,N]",
                                 .cost = cost_experts_dw,
                                 .accumulating = &expert_linear_dw_add};
 const OpDef expert_linear_dw_add = {.name = "expert_linear_dw_add",
                                     .role = OpRole::derivative,
-                                    .shapes = "x [E,S,K], dy [E,S,N], sum [E,K,N] -> dw [E,K,N]",
+                                    .shapes = "x [E,S,K], dy [E,S,N], filled [E,P], sum [E,K,N] -> dw [E,K,N]",
                                     .cost = cost_experts_dw};
 
 }  // namespace prun::ops

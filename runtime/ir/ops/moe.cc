@@ -3,7 +3,7 @@
 // load-balancing loss are those of GShard (2020) and Switch Transformers (2021).
 //
 // Surprising fact: dividing by the sum of the chosen probabilities makes the weights a softmax over the chosen logits
-// alone. The others therefore get a gradient from the balancing loss only, and with one choice the weight is always 1.
+// alone. The others therefore get a gradient from the losses of the router only, and with one choice the weight is 1.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -24,36 +24,73 @@ void require_slots(std::string_view op, const TensorType& slots) {
   require_rank(op, "the slot tensor", slots, 2);
 }
 
+// Whether some tokens do not count: the last operand has the run of each token's document (batch.documents).
+bool has_runs(const Attrs& attrs) { return attrs.integer("runs") != 0; }
+
+void require_runs(std::string_view op, const TensorType& runs, const TensorType& logits) {
+  require_dtype(op, "the tensor of documents", runs, Dtype::i32);
+  if (runs.shape.empty() || last_dim(runs) != 2 || row_count(runs) != row_count(logits))
+    throw plan_error(
+        fmt::format("{}: the documents are {}, should be batch.documents, two numbers for each of {} tokens", op,
+                    shape_text(runs.shape), row_count(logits)));
+}
+
+// Throws unless the chosen experts fit into the groups that are kept.
+void require_groups(const Attrs& attrs, int64_t experts, int64_t k) {
+  constexpr int64_t kMost = 32;  // the lanes of a warp, each of which has one
+  const int64_t groups = attrs.integer("groups", 1), kept = attrs.integer("groups_kept", groups);
+  if (groups < 1 || groups > kMost || experts % groups != 0)
+    throw plan_error(
+        fmt::format("route: {} groups of {} experts, should be a divisor of them, at most {}", groups, experts, kMost));
+  if (kept < 1 || kept > groups)
+    throw plan_error(fmt::format("route: {} of {} groups are kept, should be between 1 and {}", kept, groups, groups));
+  if (k > kept * (experts / groups))
+    throw plan_error(fmt::format("route: {} choices, and the {} groups that are kept have {} experts", k, kept,
+                                 kept * (experts / groups)));
+}
+
 Types infer_route(const Types& inputs, const Attrs& attrs) {
-  require_inputs("route", inputs, 1, 1);
+  const bool biased = attrs.integer("biased") != 0;
+  const size_t count = 1 + (biased ? 1 : 0) + (has_runs(attrs) ? 1 : 0);
+  require_inputs("route", inputs, count, count);
   const TensorType& logits = inputs[0];
   require_float("route", "the logit tensor", logits);
   require_rank("route", "the logit tensor", logits, 3);
   int64_t experts = last_dim(logits), tokens = row_count(logits), k = attrs.integer("k", 1);
   if (k < 1 || k > experts)
     throw plan_error(fmt::format("route: {} choices of {} experts, should be between 1 and {}", k, experts, experts));
+  require_groups(attrs, experts, k);
+  if (biased && (inputs[1].shape != Shape{experts} || inputs[1].dtype != wide(logits.dtype)))
+    throw plan_error(fmt::format("route: the bias is {}{}, should be {}[{}], a number for each expert",
+                                 dtype_name(inputs[1].dtype), shape_text(inputs[1].shape),
+                                 dtype_name(wide(logits.dtype)), experts));
+  if (has_runs(attrs)) require_runs("route", inputs.back(), logits);
+  if (const std::string scores = attrs.text("scores", "softmax"); scores != "softmax" && scores != "sigmoid")
+    throw plan_error(fmt::format("route: scores are '{}', should be softmax or sigmoid", scores));
+  if (attrs.number("factor", 1) <= 0)
+    throw plan_error(fmt::format("route: the factor is {}, should be above 0", attrs.number("factor", 1)));
   int64_t capacity = capacity_of("route", attrs, tokens);
   if (experts * capacity > INT32_MAX)
     throw plan_error(fmt::format("route: {} experts of {} slots each are too many to count", experts, capacity));
   Dtype dtype = wide(logits.dtype);
-  return {{dtype, {tokens, k}}, {Dtype::i32, {tokens, k}}, {dtype, {experts}}};
+  return {{dtype, {tokens, k}}, {Dtype::i32, {tokens, k}}, {dtype, {experts}}, {Dtype::i32, {experts, 1}}};
 }
 
 void derive_route(GradientBuilder& builder, const NodeView& node) {
   ValueId logits = node.inputs[0], weights = node.outputs[0];
   if (!builder.wants(logits) || builder.gradient(weights) < 0) return;
-  std::vector<ValueId> inputs = {logits, weights, builder.gradient(weights)};
-  if (node.attrs.number("aux") != 0) inputs.push_back(node.outputs[2]);
-  Attrs attrs;
+  std::vector<ValueId> inputs = {logits, weights, builder.gradient(weights), node.outputs[1]};
+  if (node.attrs.number("aux") != 0 || node.attrs.number("z") != 0) inputs.push_back(node.outputs[2]);
+  Attrs attrs = node.attrs;
   attrs.set("k", node.attrs.integer("k", 1));
-  attrs.set("aux", node.attrs.number("aux"));
-  if (node.attrs.has("tokens")) attrs.set("tokens", node.attrs.integer("tokens"));
-  if (node.attrs.has("scale")) attrs.set("scale", node.attrs.number("scale"));
+  for (const char* of_choice : {"biased", "groups", "groups_kept"}) attrs.erase(of_choice);
   builder.contribute(logits, builder.emit(route_grad, inputs, {builder.type(logits)}, attrs)[0]);
 }
 
-Types infer_softmax_sums(const Types& inputs, const Attrs&) {
-  require_inputs("softmax_sums", inputs, 1, 1);
+Types infer_softmax_sums(const Types& inputs, const Attrs& attrs) {
+  const size_t count = has_runs(attrs) ? 2 : 1;
+  require_inputs("softmax_sums", inputs, count, count);
+  if (has_runs(attrs)) require_runs("softmax_sums", inputs[1], inputs[0]);
   require_float("softmax_sums", "the logit tensor", inputs[0]);
   require_rank_at_least("softmax_sums", "the logit tensor", inputs[0], 2);
   return {{wide(inputs[0].dtype), {last_dim(inputs[0])}}};
@@ -63,7 +100,9 @@ void derive_softmax_sums(GradientBuilder& builder, const NodeView& node) {
   const ValueId logits = node.inputs[0];
   if (!builder.wants(logits)) return;
   const ValueId ds = builder.gradient(node.outputs[0]);
-  builder.contribute(logits, builder.emit(softmax_sums_grad, {logits, ds}, {builder.type(logits)}, {})[0]);
+  std::vector<ValueId> inputs = node.inputs;
+  inputs.insert(inputs.begin() + 1, ds);
+  builder.contribute(logits, builder.emit(softmax_sums_grad, inputs, {builder.type(logits)}, node.attrs)[0]);
 }
 
 Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
@@ -142,10 +181,11 @@ const OpDef route = {.name = "route",
                      .infer = infer_route,
                      .derive = derive_route,
                      .cost = per_input<4>};
-const OpDef route_grad = {.name = "route_grad",
-                          .role = OpRole::derivative,
-                          .shapes = "logits [..,E], weights #R*k, dweights as weights, counts? #E -> dlogits as logits",
-                          .cost = per_output<8>};
+const OpDef route_grad = {
+    .name = "route_grad",
+    .role = OpRole::derivative,
+    .shapes = "logits [..,E], weights #R*k, dweights as weights, slots as weights, counts? #E -> dlogits as logits",
+    .cost = per_output<8>};
 const OpDef softmax_sums = {.name = "softmax_sums",
                             .distribution = Distribution::whole,
                             .infer = infer_softmax_sums,
@@ -153,10 +193,10 @@ const OpDef softmax_sums = {.name = "softmax_sums",
                             .cost = per_input<4>};
 const OpDef softmax_sums_grad = {.name = "softmax_sums_grad",
                                  .role = OpRole::derivative,
-                                 .shapes = "logits [..,E], ds #E -> dlogits as logits",
+                                 .shapes = "logits [..,E], ds #E, runs? #R*2 -> dlogits as logits",
                                  .cost = per_output<6>};
 const OpDef dispatch = {.name = "dispatch",
-                        .distribution = Distribution::whole,
+                        .distribution = Distribution::own,
                         .infer = infer_dispatch,
                         .derive = derive_dispatch,
                         .cost = cost_dispatch};

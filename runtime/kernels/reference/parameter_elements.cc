@@ -15,6 +15,7 @@ struct Split {
   std::vector<int64_t> blocks;  // elements of the whole parameter
   Share share;
   int64_t grain;  // in slices
+  int64_t first_row = 0;
   int64_t room(int64_t block) const {
     const int64_t equal = (block / slice + share.of - 1) / share.of;
     return (equal + grain - 1) / grain * grain * slice;
@@ -27,7 +28,7 @@ struct Split {
     for (int64_t block : blocks) {
       if (within < room(block)) {
         int64_t at = share.index * room(block) + within;
-        return at < block ? e / row * whole_row + begin + at : -1;
+        return at < block ? (first_row + e / row) * whole_row + begin + at : -1;
       }
       within -= room(block), begin += block;
     }
@@ -46,6 +47,7 @@ std::vector<ParameterElement> parameter_elements(const Attrs& attrs, int64_t cou
   const std::vector<int64_t> outer = list("split_outer"), slices = list("split_slice"), blocks = list("split_blocks"),
                              block_counts = list("split_block_count"), grains = list("split_grain");
   const std::vector<std::string> axes = names_between_commas(attrs.text("split_axis"));
+  const std::vector<std::string> parts = names_between_commas(attrs.text("split_parts"));
   auto block = blocks.begin();
   for (int64_t p = 0; p < std::ssize(starts); ++p) {
     const bool is_split = !outer.empty() && outer[p] != 0;
@@ -54,6 +56,7 @@ std::vector<ParameterElement> parameter_elements(const Attrs& attrs, int64_t cou
       const auto end = block + block_counts[p];
       split = {slices[p], {block, end}, share_along(memory, axes[p]), grains.empty() ? 1 : grains[p]};
       block = end;
+      if (p < std::ssize(parts)) split.first_row = outer[p] * share_along(memory, parts[p]).index;
     }
     for (int64_t g = std::max(first, starts[p]); g < std::min(first + count, starts[p] + counts[p]); ++g) {
       const int64_t e = is_split ? split.whole(g - starts[p]) : g - starts[p];

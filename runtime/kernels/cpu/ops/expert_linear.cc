@@ -1,8 +1,9 @@
 // expert_linear and its two gradients: one GEMM for each expert, sequentially on all cores of the kernel, so that they
 // share scratch.
 //
-// Surprising fact: most slots may be empty (with capacity for every token at each of E experts, only k of E are taken),
-// and the row of an empty slot is zero. If the GEMM accepts any size, runs of such rows are skipped.
+// Surprising fact: most slots may be empty: with capacity for every token at each of E experts, only k of E are taken.
+// The op reads how many are. If the GEMM accepts any size, the others are skipped; otherwise their zeros are
+// multiplied.
 #include <algorithm>
 
 #include "kernels/cpu/gemm/gemm.h"
@@ -47,45 +48,23 @@ Pointer expert(Pointer data, const Tensor& t, int64_t e) {
   return data + e * (t.bytes() / t.shape[0]);
 }
 
-constexpr int64_t kBlock = 32;  // rows that are skipped together
-
-PRUN_CLONES bool all_zero(const float* x, int64_t n) {
-  constexpr int64_t kPiece = 256;
-  for (int64_t first = 0; first < n; first += kPiece) {
-    const int64_t last = first + kPiece < n ? first + kPiece : n;
-    int other = 0;
-#pragma omp simd reduction(| : other)
-    for (int64_t i = first; i < last; ++i) other |= x[i] != 0.0f;
-    if (other != 0) return false;
-  }
-  return true;
-}
-
-// A flag for each block of the first operand's rows, set if an element is nonzero; the blocks of all experts in order.
+// The rows of the first operand with a token: the first filled[e][p] of the rows of each source p.
 struct Occupancy {
-  const float* data;
-  int64_t experts, rows, columns;
-  std::byte* taken;
+  const int32_t* filled;
+  int64_t sources, rows;  // rows of a source
 
-  int64_t blocks() const { return (rows + kBlock - 1) / kBlock; }
-  void scan(int threads) const {
-    parallel_for(threads, experts * blocks(), [&](int64_t i, int) {
-      const int64_t first = i % blocks() * kBlock, count = std::min(kBlock, rows - first);
-      taken[i] = std::byte{!all_zero(data + (i / blocks() * rows + first) * columns, count * columns)};
-    });
-  }
   // Calls f(first, count, empty) for each run of rows of an expert.
   template <class F>
   void each_run(int64_t expert, const F& f) const {
-    const std::byte* flags = taken + expert * blocks();
-    for (int64_t begin = 0, end; begin < blocks(); begin = end) {
-      for (end = begin + 1; end < blocks() && flags[end] == flags[begin];) ++end;
-      f(begin * kBlock, std::min(rows, end * kBlock) - begin * kBlock, flags[begin] == std::byte{0});
+    for (int64_t p = 0; p < sources; ++p) {
+      const int64_t taken = std::clamp<int64_t>(filled[expert * sources + p], 0, rows);
+      if (taken > 0) f(p * rows, taken, false);
+      if (taken < rows) f(p * rows + taken, rows - taken, true);
     }
   }
 };
 
-// Runs the GEMM of an expert on the rows that are not zero. Zero rows yield zero rows or, with `sums` (a reduction over
+// Runs the GEMM of an expert on the rows with a token. Other rows yield zero rows or, with `sums` (a reduction over
 // rows), contribute nothing.
 void run_taken(const Gemm& gemm, const Occupancy& rows, int64_t expert, bool sums, float* c, int64_t columns,
                int64_t count) {
@@ -107,14 +86,9 @@ void run_taken(const Gemm& gemm, const Occupancy& rows, int64_t expert, bool sum
   }
 }
 
-int64_t flag_bytes(const OpView& view) {
-  const Sizes a(view.read(0));
-  return round_up(a.experts * ((a.rows + kBlock - 1) / kBlock), kAlignBytes);
-}
-
 template <bool transpose_a, bool transpose_b>
 int64_t workspace(const OpView& view) {
-  return flag_bytes(view) + gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
+  return gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
 }
 
 // Makes a kernel that writes to `c`. `scratch`: at least workspace() bytes.
@@ -124,18 +98,20 @@ std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratc
   std::vector<Gemm> gemms;
   for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
     gemms.emplace_back(shape, expert(bytes_in(view, 0), view.read(0), e), expert(bytes_in(view, 1), view.read(1), e),
-                       nullptr, expert(c, view.write(0), e), scratch.data + flag_bytes(view));
+                       nullptr, expert(c, view.write(0), e), scratch.data);
   if (!gemms.front().takes_parts()) {
     return kernel_of([gemms = std::move(gemms), scratch] {
       for (const Gemm& gemm : gemms) gemm.run();
     });
   }
   const Sizes a(view.read(0));
-  const Occupancy rows{view.in<float>(0), a.experts, a.rows, a.columns, scratch.data};
+  const int64_t sources = last_dim(view.read(2).shape);
+  view.expect_count(view.read(2), a.experts * sources);
+  PRUN_CHECK(sources > 0 && a.rows % sources == 0, shape_text(view.read(2).shape));
+  const Occupancy rows{view.in<int32_t>(2), sources, a.rows / sources};
   return kernel_of([gemms = std::move(gemms), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
-                    count = shape.m * shape.n, threads = view.threads()] {
-    rows.scan(threads);
-    for (int64_t e = 0; e < rows.experts; ++e) run_taken(gemms[e], rows, e, transpose_a, c + e * count, n, count);
+                    count = shape.m * shape.n] {
+    for (int64_t e = 0; e < std::ssize(gemms); ++e) run_taken(gemms[e], rows, e, transpose_a, c + e * count, n, count);
   });
 }
 
@@ -152,11 +128,11 @@ int64_t dw_add_workspace(const OpView& view) {
 
 std::unique_ptr<Kernel> dw_add(const OpView& view) {
   const int64_t count = view.write(0).count();
-  view.expect_count(view.read(2), count);
+  view.expect_count(view.read(3), count);
   const Scratch scratch = view.scratch(dw_add_workspace(view));
   std::byte* fresh = scratch.data + round_up(workspace<true, false>(view), kAlignBytes);
   return kernel_of([dw = make_into<true, false>(view, fresh, scratch), fresh = reinterpret_cast<const float*>(fresh),
-                    sum = view.in<float>(2), to = view.out<float>(0), count, threads = view.threads()] {
+                    sum = view.in<float>(3), to = view.out<float>(0), count, threads = view.threads()] {
     dw->run();
     add_floats(threads, sum, fresh, to, count);
   });

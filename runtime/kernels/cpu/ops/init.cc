@@ -31,6 +31,7 @@ struct Piece {
   uint64_t key;
   int64_t row, whole_row;  // elements; a parameter that is not split is one row
   std::vector<Run> runs;
+  int64_t first_row = 0;  // in the whole parameter
 };
 
 // Generates elements [first, last) of a piece's sequence. A block of four elements uses words 0 and 1 for the first
@@ -90,7 +91,8 @@ void fill_elements(const Piece& piece, uint64_t seed, int64_t first, int64_t las
 void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
   for (int64_t row = first / piece.row; row * piece.row < last; ++row) {
     for (const Run& run : piece.runs) {
-      const int64_t at = row * piece.row + run.local, shift = row * piece.whole_row + run.whole - at;
+      const int64_t at = row * piece.row + run.local,
+                    shift = (piece.first_row + row) * piece.whole_row + run.whole - at;
       const int64_t begin = std::max(first, at), end = std::min(last, at + run.count);
       if (begin < end) fill_elements(piece, seed, begin + shift, end + shift, to + (begin - first));
     }
@@ -132,6 +134,7 @@ std::vector<Piece> pieces_of(const OpView& view) {
   PRUN_CHECK(rows.empty() || (rows.size() == n && block_counts.size() == n && slices.size() == n && axes.size() == n),
              std::to_string(n));
   PRUN_CHECK(grains.empty() || grains.size() == n, std::to_string(n));
+  const std::vector<std::string> parts = names_between_commas(attrs.text("split_parts"));
   std::span<const int64_t> extents = blocks;
   std::vector<Piece> pieces;
   for (size_t i = 0; i < n; ++i) {
@@ -147,6 +150,7 @@ std::vector<Piece> pieces_of(const OpView& view) {
       add_blocks(piece, extents.first(count), slices[i], grains.empty() ? 1 : grains[i], view.share_along(axes[i]));
       extents = extents.subspan(count);
       PRUN_CHECK(rows[i] * piece.row == counts[i], std::to_string(counts[i]));
+      if (i < parts.size()) piece.first_row = rows[i] * view.share_along(parts[i]).index;
     }
     pieces.push_back(std::move(piece));
   }

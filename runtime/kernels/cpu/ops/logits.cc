@@ -8,6 +8,7 @@
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/parallel.h"
+#include "prun/sdk/routing.h"
 
 namespace prun::cpu {
 namespace {
@@ -138,16 +139,24 @@ std::unique_ptr<Kernel> logsumexp_grad(const OpView& view) {
                   });
 }
 
+// Returns the runs of documents, by which some rows do not count, or null.
+const int32_t* runs_of(const OpView& view, size_t read) {
+  if (view.attrs().integer("runs") == 0) return nullptr;
+  view.expect_count(view.read(read), 2 * rows_of(view.read(0)));
+  return view.in<int32_t>(read);
+}
+
 // Adds the rows' probabilities in the order of rows, so that the sums do not depend on threads.
 template <class T>
 std::unique_ptr<Kernel> softmax_sums(const OpView& view) {
   const int64_t rows = rows_of(view.read(0)), n = view.read(0).shape.back();
   view.expect_count(view.write(0), n);
-  return kernel_of([x = view.in<T>(0), sums = view.out<float>(0), rows, n,
+  return kernel_of([x = view.in<T>(0), runs = runs_of(view, 1), sums = view.out<float>(0), rows, n,
                     scratch = view.scratch(n * static_cast<int64_t>(sizeof(double)))] {
     double* all = reinterpret_cast<double*>(scratch.data);
     std::fill_n(all, n, 0.0);
     for (int64_t r = 0; r < rows; ++r) {
+      if (runs != nullptr && !sdk::counts(runs + 2 * r)) continue;
       const double lse = lse_of(x + r * n, n, 1);
       for (int64_t i = 0; i < n; ++i) all[i] += std::exp(static_cast<double>(widen(x[r * n + i])) - lse);
     }
@@ -159,15 +168,20 @@ std::unique_ptr<Kernel> softmax_sums_grad(const OpView& view) {
   const int64_t n = view.read(0).shape.back();
   view.expect_count(view.read(1), n);
   view.expect_count(view.write(0), view.read(0).count());
-  return each_row(view, rows_of(view.read(0)),
-                  [x = view.in<T>(0), ds = view.in<float>(1), dx = view.out<T>(0), n](int64_t r) {
-                    const double lse = lse_of(x + r * n, n, 1);
-                    const auto p = [&](int64_t i) { return std::exp(static_cast<double>(widen(x[r * n + i])) - lse); };
-                    double mean = 0;
-                    for (int64_t i = 0; i < n; ++i) mean += p(i) * static_cast<double>(ds[i]);
-                    for (int64_t i = 0; i < n; ++i)
-                      narrow(dx[r * n + i], static_cast<float>(p(i) * (static_cast<double>(ds[i]) - mean)));
-                  });
+  return each_row(
+      view, rows_of(view.read(0)),
+      [x = view.in<T>(0), ds = view.in<float>(1), runs = runs_of(view, 2), dx = view.out<T>(0), n](int64_t r) {
+        if (runs != nullptr && !sdk::counts(runs + 2 * r)) {
+          for (int64_t i = 0; i < n; ++i) narrow(dx[r * n + i], 0.0f);
+          return;
+        }
+        const double lse = lse_of(x + r * n, n, 1);
+        const auto p = [&](int64_t i) { return std::exp(static_cast<double>(widen(x[r * n + i])) - lse); };
+        double mean = 0;
+        for (int64_t i = 0; i < n; ++i) mean += p(i) * static_cast<double>(ds[i]);
+        for (int64_t i = 0; i < n; ++i)
+          narrow(dx[r * n + i], static_cast<float>(p(i) * (static_cast<double>(ds[i]) - mean)));
+      });
 }
 int64_t sums_bytes(const OpView& view) { return view.read(0).shape.back() * static_cast<int64_t>(sizeof(double)); }
 

@@ -200,9 +200,13 @@ class Traced:
         value = self.constants.get(arg) if isinstance(arg, Node) else None
         return isinstance(value, Tensor) and value.numel() > 0 and bool((value == value.flatten()[0]).all())
 
-    def _call(self, node: Node, known: Mapping[Node, Any]) -> Any:
+    def _call(self, node: Node, known: Mapping[Node, Any], in_f64: bool = False) -> Any:
         args = torch.fx.node.map_arg(node.args, lambda arg: known[arg])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda arg: known[arg])
+        if in_f64:  # also where the module computes in f32
+            wide = {torch.float32: torch.float64, torch.bfloat16: torch.float64}
+            args = tuple(wide.get(arg, arg) if isinstance(arg, torch.dtype) else arg for arg in args)
+            kwargs = {name: wide.get(arg, arg) if isinstance(arg, torch.dtype) else arg for name, arg in kwargs.items()}
         target = aten.reshape.default if node.target in _VIEWS else node.target
         assert callable(target)
         return target(*args, **kwargs)
@@ -326,7 +330,7 @@ class Traced:
             elif one.target in _SAME or (one.target is aten.dropout.default and self.same(one)):
                 known[one] = _converted(known[one.args[0]], one)  # type: ignore[index]
             else:
-                known[one] = self._call(one, known)
+                known[one] = self._call(one, known, in_f64=True)
         result = known[node]
         assert isinstance(result, Tensor)
         return result

@@ -1,11 +1,13 @@
-"""Mixtures of SwiGLU experts, as in transformers' Mixtral: each token goes to the experts with the k largest router
-probabilities, and the results are weighted by these probabilities, divided by their sum.
+"""Mixtures of SwiGLU experts, as in transformers' Mixtral, Qwen3-MoE and DeepSeek-V3: each token goes to the experts with
+the k largest scores, of the best groups if there are groups, and the results are weighted by these scores.
 
 Programs sort, group and scatter rows in many ways. The rule evaluates the traced part on random numbers and compares
-the result with the definition.
+the result with the definition, for each kind of routing.
 """
 from __future__ import annotations
 
+import dataclasses
+import math
 from itertools import permutations
 
 import torch
@@ -20,12 +22,33 @@ from .layers import Layer, read_layer
 _ENDS = {aten.sum.dim_IntList, aten.index_add.default, aten.index_add_.default}
 
 
-def mixture_of(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, choices: int) -> Tensor:
+@dataclasses.dataclass(frozen=True)
+class Routing:
+    """The options of nn.moe; `groups` of experts, of which `kept` are the best by their two best scores."""
+    choices: int
+    scores: str = "softmax"
+    renormalise: bool = True
+    groups: int = 1
+    kept: int = 1
+
+    def weights(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the weights and the experts of each row."""
+        scores = keys = logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
+        if self.kept < self.groups:
+            grouped = scores.unflatten(-1, (self.groups, -1))
+            best = grouped.topk(min(2, grouped.shape[-1])).values.sum(-1).topk(self.kept).indices
+            kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool).scatter(-1, best, True)
+            keys = grouped.masked_fill(~kept[..., None], -math.inf).flatten(-2)
+        chosen = keys.topk(self.choices).indices
+        shares = scores.gather(-1, chosen)
+        return shares / shares.sum(-1, keepdim=True) if self.renormalise else shares, chosen
+
+
+def mixture_of(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, routing: Routing) -> Tensor:
     """Returns the results [rows, width] of rows x. `router` [experts, width], `gate_up` [experts, 2 * hidden, width],
     `down` [experts, width, hidden].
     """
-    shares, chosen = (x @ router.T).softmax(-1).topk(choices)
-    shares = shares / shares.sum(-1, keepdim=True)
+    shares, chosen = routing.weights(x @ router.T)
     result = torch.zeros_like(x)
     for expert in range(router.shape[0]):
         gate, up = (x @ gate_up[expert].T).chunk(2, -1)
@@ -81,14 +104,26 @@ def mixture(builder: Builder, node: Node) -> Op | None:
         if len(router) != 2 or len(gate_up) != 3 or down != (router[0], router[1], gate_up[1] // 2):
             continue
         rows = given[x].reshape(-1, router[1])
-        wanted = mixture_of(rows, given[order[0]], given[order[1]], given[order[2]], choices)
-        if torch.allclose(values.reshape(rows.shape), wanted, rtol=1e-9, atol=1e-9):
-            builder.routers.add(router_logits)
-            return _emit(builder, node, x, order, choices)
+        for routing in _routings(builder, node, choices, router[0]):
+            wanted = mixture_of(rows, given[order[0]], given[order[1]], given[order[2]], routing)
+            scale = float((values.flatten() @ wanted.flatten()) / (wanted.flatten() @ wanted.flatten()))
+            if scale > 0 and torch.allclose(values.reshape(rows.shape), scale * wanted, rtol=1e-9, atol=1e-9):
+                builder.routers.add(router_logits)
+                return _emit(builder, node, x, order, routing, round(scale, 9))
     return None
 
 
-def _emit(builder: Builder, node: Node, x: Node, parameters: tuple[Node, ...], choices: int) -> Op:
+def _routings(builder: Builder, node: Node, choices: int, experts: int) -> list[Routing]:
+    """Returns the kinds of routing that the nodes before `node` may be."""
+    inside, _ = builder.traced.cone(node, lambda one: True)
+    tops = [(shape_of(one.args[0]), one.args[1]) for one in inside if one.target is aten.topk.default]  # type: ignore[arg-type]
+    groups = {(shape[-2], k) for shape, _ in tops if len(shape) == 3 and shape[-2] * shape[-1] == experts
+              for other, k in tops if other[-1] == shape[-2] and len(other) == 2}
+    return [Routing(choices, scores, divided, *grouped) for grouped in ((1, 1), *sorted(groups))
+            for scores in ("softmax", "sigmoid") for divided in (True, False)]
+
+
+def _emit(builder: Builder, node: Node, x: Node, parameters: tuple[Node, ...], routing: Routing, scale: float) -> Op:
     router, gate_up, down = (builder.traced.parameters[one] for one in parameters)
     experts, inner = shape_of(parameters[1])[:2]
     hidden = inner // 2
@@ -98,8 +133,11 @@ def _emit(builder: Builder, node: Node, x: Node, parameters: tuple[Node, ...], c
         ".up.weight": Weight([Part(gate_up, True, torch.arange(hidden, inner))]),
         ".down.weight": Weight([Part(down, True)]),
     }
-    loads = ", loads = loads" if builder.balance else ""
-    options = f"experts = {experts}, choices = {choices}, hidden = {hidden}, gated = true, aux = 0{loads}"
+    more = [f"scores = \"{routing.scores}\""] * (routing.scores != "softmax")
+    more += ["renormalise = false"] * (not routing.renormalise) + [f"scale = {scale:g}"] * (scale != 1)
+    more += [f"groups = {routing.groups}, groups_kept = {routing.kept}"] * (routing.kept < routing.groups)
+    more += ["loads = loads"] * bool(builder.balance)
+    options = ", ".join([f"experts = {experts}, choices = {routing.choices}, hidden = {hidden}, gated = true, aux = 0", *more])
     op = builder.value(x)
     return builder.emit("moe", f"nn.moe({{layer}}, {{0}}, {{{{ {options} }}}})", [op], node, weights=weights, layer="moe",
                         shape=op.shape)
