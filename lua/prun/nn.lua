@@ -122,6 +122,7 @@ nn.detach = word("detach", { x }, function(input) return (graph.op("copy", { inp
 
 for called, fn in pairs(require "prun.views") do nn[called] = fn end
 for called, fn in pairs(require "prun.norms") do nn[called] = fn end
+for called, fn in pairs(require "prun.convolutions") do nn[called] = fn end
 
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
