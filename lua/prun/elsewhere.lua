@@ -163,7 +163,8 @@ local fields = {
   strategies = "prun.ddp, prun.zero3, prun.pipeline", parallel = "prun.ddp, prun.zero3, prun.pipeline",
   schedules = 'prun.pipeline { schedule = "1f1b" }', gpipe = 'prun.pipeline { schedule = "gpipe" }',
   interleaved = 'prun.pipeline { schedule = "interleaved" }', zb_v = 'prun.pipeline { schedule = "zb_v" }',
-  zb_h1 = 'prun.pipeline { schedule = "zb_h1" }', layers = "prun.nn", modules = "prun.nn", torch = "prun.nn",
+  zb_h1 = 'prun.pipeline { schedule = "zb_h1" }', dualpipe = 'prun.pipeline { schedule = "dualpipe_v" }',
+  layers = "prun.nn", modules = "prun.nn", torch = "prun.nn",
   text = "prun.data.bytes", texts = "prun.data.bytes", file = "prun.data.bytes", files = "prun.data.bytes",
   dataset = "prun.data.bytes, prun.data.tokens", datasets = "prun.data.bytes, prun.data.tokens",
 }

@@ -35,7 +35,7 @@ for _, name in ipairs(host.optimizers) do words[name] = "prun.optimizers." .. na
 -- Functions that record into the running hook or program.
 for _, word in ipairs {
   "all_gather", "all_gather_v", "all_reduce", "all_to_all", "backward", "backward_input", "backward_weight", "barrier",
-  "broadcast", "ensure", "forward", "free", "full", "gather", "iota", "print", "random_int", "reduce",
+  "both", "broadcast", "ensure", "forward", "free", "full", "gather", "iota", "print", "random_int", "reduce",
   "reduce_scatter", "scatter", "tensor",
 } do
   words[word] = record.word(word)

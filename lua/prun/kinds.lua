@@ -174,6 +174,9 @@ kinds.known = {
   model = { "a model, such as prun.models.gpt { ... }, or a function", function(value)
     return type(value) == "function" and value or marked "model"(value)
   end },
+  slot = { "what prun.forward or prun.backward returned", function(value)
+    return type(value) == "table" and #value >= 3 and value or nil
+  end },
   -- in a hook
   target = { "one of the unit's vectors, such as unit.grads", marked "target" },
   handle = { "what prun.all_gather returned", marked "handle" },

@@ -2,6 +2,8 @@
 -- pipeline computes, prun.forward(microbatch, chunk), prun.backward(microbatch, chunk), or the two halves of backward,
 -- prun.backward_input and prun.backward_weight. Microbatches, ranks and chunks count from 0; the default chunk is 0.
 --
+-- prun.both(prun.forward(i), prun.backward(j)) runs two slots at once: while one communicates, the other computes.
+--
 -- Sends, receives, frees and edges are derived. traits.chunks: default number of stages per rank; traits.placement:
 -- "round" (chunk c of rank r is stage c·ranks + r) or "v" (the second chunks run back).
 
@@ -9,8 +11,10 @@ local record = require "prun.record"
 local schema = require "prun.schema"
 
 local kinds = { forward = 0, backward = 1, backward_input = 2, backward_weight = 3 }
+local kind_names = { [0] = "forward", "backward", "backward_input", "backward_weight" }
 
 local microbatch_of = { name = "microbatch", kind = "integer", signed = true, help = "which one, from 0" }
+local function slot_of(name) return { name = name, kind = "slot", help = "prun.forward(i) or prun.backward(j)" } end
 local chunk_of = { name = "chunk", kind = "integer", default = 0, signed = true, help = "which of the rank's, from 0" }
 
 -- Returns a recorder of one rank's slots; it rejects orders that no order of the other ranks could make valid.
@@ -55,8 +59,25 @@ local function recorder(name, micro, chunks, site)
       end
       done[kind .. key] = true
       turns[#turns + 1] = { number, microbatch, chunk }
+      return turns[#turns]
     end)
   end
+  local function describe(slot) return ("%s of microbatch %d"):format(kind_names[slot[1]], slot[2]) end
+  words.both = schema.word("prun.both", { slot_of "one", slot_of "other", scope = "schedule" }, function(one, other)
+    local last, before = turns[#turns], turns[#turns - 1]
+    if not (one == before and other == last) then
+      refuse("prun.both takes the two slots before it, as in prun.both(prun.forward(i), prun.backward(j))")
+    end
+    local outer = turns[#turns - 2]
+    if outer and outer[4] then refuse("%s is in an earlier prun.both", describe(one)) end
+    if (one[1] == kinds.forward) == (other[1] == kinds.forward) then
+      refuse("prun.both takes a forward and a backward, not %s and %s", describe(one), describe(other))
+    end
+    if one[2] == other[2] then
+      refuse("prun.both has forward and backward of microbatch %d, which depend on each other", one[2])
+    end
+    one[4] = 1
+  end)
   local function finish(rank)
     for microbatch = 0, micro - 1 do
       for chunk = 0, chunks - 1 do

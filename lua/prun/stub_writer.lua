@@ -62,10 +62,11 @@ local signatures = {
     schedule = "fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer)," ..
       " traits?: table): prun.Schedule",
     output = "fun(name: string, x: prun.Tensor): prun.Tensor",
-    forward = "fun(microbatch: integer, chunk?: integer)",
-    backward = "fun(microbatch: integer, chunk?: integer)",
-    backward_input = "fun(microbatch: integer, chunk?: integer)",
-    backward_weight = "fun(microbatch: integer, chunk?: integer)",
+    forward = "fun(microbatch: integer, chunk?: integer): prun.Slot",
+    backward = "fun(microbatch: integer, chunk?: integer): prun.Slot",
+    backward_input = "fun(microbatch: integer, chunk?: integer): prun.Slot",
+    backward_weight = "fun(microbatch: integer, chunk?: integer): prun.Slot",
+    both = "fun(one: prun.Slot, other: prun.Slot)",
     models = "prun.models", data = "prun.data", init = "prun.init", nn = "prun.nn", losses = "prun.losses",
     metrics = "prun.metrics",
     all_gather = "fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
@@ -107,6 +108,7 @@ local fixed = [[
 ---@class prun.Lora
 ---@class prun.Strategy
 ---@class prun.Schedule
+---@class prun.Slot
 ---@class prun.Handle
 ---@class prun.Target
 ---@class prun.Tensor

@@ -12,6 +12,7 @@
 ---@class prun.Lora
 ---@class prun.Strategy
 ---@class prun.Schedule
+---@class prun.Slot
 ---@class prun.Handle
 ---@class prun.Target
 ---@class prun.Tensor
@@ -256,6 +257,7 @@
 ---@field context? integer tokens in a sample (default 1024)
 ---@field experts? integer experts in a block (default 4)
 ---@field choices? integer experts that each token goes to (default 2)
+---@field hidden? integer size inside an expert; 0: 4 * width (default 0)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
 ---@class prun.one_cycle.options
@@ -266,7 +268,7 @@
 ---@field end_rate? number the rate of the last step, by default start / 10000
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
----@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
+---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, dualpipe_v, or what prun.schedule made (default '1f1b')
 ---@field chunks? integer stages of one rank; by default the schedule's
 ---@field split? string what stages share equally (default 'layers')
 ---@field stages? integer[] layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares
@@ -346,10 +348,11 @@
 ---@field all_reduce fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?
 ---@field all_to_all fun(x: prun.Tensor, options?: table): prun.Tensor
 ---@field args fun(defaults: table): table
----@field backward fun(microbatch: integer, chunk?: integer)
----@field backward_input fun(microbatch: integer, chunk?: integer)
----@field backward_weight fun(microbatch: integer, chunk?: integer)
+---@field backward fun(microbatch: integer, chunk?: integer): prun.Slot
+---@field backward_input fun(microbatch: integer, chunk?: integer): prun.Slot
+---@field backward_weight fun(microbatch: integer, chunk?: integer): prun.Slot
 ---@field barrier fun(options?: table)
+---@field both fun(one: prun.Slot, other: prun.Slot)
 ---@field broadcast fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
 ---@field checkpoint fun(options: prun.checkpoint.options): prun.Checkpoints
 ---@field context_parallel fun(options: prun.context_parallel.options): prun.Strategy
@@ -359,7 +362,7 @@
 ---@field ensure fun(handle: prun.Handle, gather: fun())
 ---@field eval fun(options: prun.eval.options): prun.Evaluation
 ---@field expert_parallel fun(options: prun.expert_parallel.options): prun.Strategy
----@field forward fun(microbatch: integer, chunk?: integer)
+---@field forward fun(microbatch: integer, chunk?: integer): prun.Slot
 ---@field free fun(handle: prun.Handle, options?: table)
 ---@field fsdp fun(options: prun.fsdp.options): prun.Strategy
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor

@@ -67,7 +67,8 @@ struct ScheduleStep {
 struct StageStep {
   int stage = 0;
   std::vector<ScheduleStep> calls;
-  ScheduleStep forwards;  // of an empty stage: its phase and microbatch, and the call before it in the model
+  bool with_next = false;  // its ops and those of the next step alternate
+  ScheduleStep forwards;   // of an empty stage: its phase and microbatch, and the call before it in the model
   const ScheduleStep& front() const { return calls.empty() ? forwards : calls.front(); }
   const ScheduleStep& back() const { return calls.empty() ? forwards : calls.back(); }
 };

@@ -13,8 +13,11 @@ namespace {
 
 std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
   std::vector<StageStep> forward;
-  for (const StageStep& step : steps)
-    if (step.front().phase == Phase::forward) forward.push_back(step);
+  for (const StageStep& step : steps) {
+    if (step.front().phase != Phase::forward) continue;
+    forward.push_back(step);
+    forward.back().with_next = false;
+  }
   return forward;
 }
 

@@ -7,16 +7,18 @@
 namespace prun {
 
 // Recomputed outputs are new tensors, so that the old ones are dead after forward.
-void StepBuilder::recompute(const ScheduleStep& step) {
+void StepBuilder::recompute(const ScheduleStep& step, std::vector<Piece>& pieces) {
   const std::vector<const Node*> needed = index_.recomputed(step.call);
   for (const Node* node : index_.run_again(step)) {
     if (std::find(needed.begin(), needed.end(), node) != needed.end()) {
-      lower(*node, step);
+      add_node(*node, step, pieces);
       continue;
     }
-    Node unused = *node;
-    unused.attrs.set("unused", int64_t{1});
-    lower(unused, step);
+    pieces.push_back({[this, node, step] {
+      Node unused = *node;
+      unused.attrs.set("unused", int64_t{1});
+      lower(unused, step);
+    }});
   }
 }
 

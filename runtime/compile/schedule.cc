@@ -38,6 +38,7 @@ void schedule(CompileState& state) {
                 : turn.kind == PipelineTurn::Kind::weight ? Half::weight
                                                           : Half::whole;
     state.steps.push_back(stage_step(state, stage, phase, turn.microbatch, half));
+    state.steps.back().with_next = turn.with_next;
   }
 }
 
@@ -49,6 +50,7 @@ std::string schedule_text(const CompileState& state) {
                                   : first.half == Half::weight ? " of weights"
                                                                : "";
     out += fmt::format("{}{} of microbatch {}, stage {}:", phase_name(first.phase), half, first.microbatch, step.stage);
+    if (step.with_next) out += " (with the next slot)";
     for (const ScheduleStep& call : step.calls) out += " " + state.graph.units[state.graph.calls[call.call].unit].name;
     out += "\n";
   }

@@ -39,25 +39,33 @@ void StepBuilder::finish() {
 void StepBuilder::walk_schedule() {
   next_batch();
   const int steps = std::ssize(state_.steps);
-  for (int i = 0; i < steps; ++i) {
-    mark_repeat(i);
-    const StageStep& stage = state_.steps[i];
-    if (i == 0) transfers_.receive(stage);
-    if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this step computes
-    if (evaluates_) emitter_.compute_after(transfers_.gone());
-    for (size_t c = 0; c < stage.calls.size(); ++c) {
-      const ScheduleStep& step = stage.calls[c];
-      const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1] : first_call_after(i);
-      if (step.half != Half::weight) hooks(step, false, next);
-      compute(step);
-      hooks(step, true, next);
+  std::vector<int> now, next;  // the slots that run at once: one, or a pair
+  const auto take = [&](int first) {
+    std::vector<int> taken;
+    for (int i = first; i < steps; ++i) {
+      taken.push_back(i);
+      if (!state_.steps[i].with_next) break;
     }
-    transfers_.send(stage);
-    const ScheduleStep& last = stage.back();
-    const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
-                               last.call == state_.graph.calls.last();
-    if (loss_is_whole && !state_.plan.pipeline && has_loss()) average_loss();
+    return taken;
+  };
+  const auto receive = [&](const std::vector<int>& turns) {
+    for (const int turn : turns) transfers_.receive(state_.steps[turn]);
+  };
+  for (receive(now = take(0)); !now.empty(); now = std::move(next)) {
+    mark_repeat(now.front());
+    receive(next = take(now.back() + 1));  // while these slots compute
+    if (evaluates_) emitter_.compute_after(transfers_.gone());
+    emit(now);
+    if (!state_.plan.pipeline) average_loss_behind(state_.steps[now.back()]);
   }
+}
+
+// Averages the loss if this slot has made it whole.
+void StepBuilder::average_loss_behind(const StageStep& stage) {
+  const ScheduleStep& last = stage.back();
+  const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
+                             last.call == state_.graph.calls.last();
+  if (loss_is_whole && has_loss()) average_loss();
 }
 
 // Returns the first call behind schedule step `turn`; null: there is none.
@@ -196,20 +204,6 @@ void StepBuilder::next_batch() {
   emitter_.compute(std::move(op));
 }
 
-void StepBuilder::compute(const ScheduleStep& step) {
-  const bool backward = step.phase == Phase::backward, makes_gradients = backward && step.half != Half::input;
-  const bool again = backward && index_.recomputes(step);
-  if (again && step.half != Half::weight) recompute(step);
-  if (makes_gradients) gradients_.take_early(step);
-  if (makes_gradients && index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
-  const std::vector<const Node*> nodes = index_.nodes_of(step);
-  for (const Node* node : nodes) {
-    if (backward && !again && index_.gathers_again(step.call)) gather_again(*node, nodes, step);
-    lower(*node, step);
-  }
-  if (makes_gradients) gradients_.sum_partial(step);
-}
-
 void StepBuilder::hooks(const ScheduleStep& step, bool after, const ScheduleStep* next) {
   for (const auto& [strategy, hook] : state_.strategies.of(state_.graph.units[state_.unit_of(step)]).hooks)
     if (hook->phase == step.phase && hook->after == after)
@@ -226,16 +220,18 @@ void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction
   if (action.kind == "free" ? step.half == Half::weight : (reduces || prints) && step.half == Half::input) return;
   // Gradients of tied weights are whole after the last backward.
   if ((reduces || (prints && action.target == "grads")) && !index_.is_first_call(step)) return;
-  if (action.kind == "all_gather" || action.kind == "ensure")
+  if (action.kind == "all_gather" || action.kind == "ensure") {
+    if (alternates_) refuse_gather_of_pair(action);
     gathered_.gather(step, strategy, action);
-  else if (action.kind == "free")
+  } else if (action.kind == "free") {
     gathered_.free(step, strategy, action, next);
-  else if (prints)
+  } else if (prints) {
     print(step, action);
-  else if (reduces)
+  } else if (reduces) {
     gradients_.reduce(step, strategy, action);
-  else
+  } else {
     throw plan_error(fmt::format("a hook cannot do '{}'", action.kind), action.site);
+  }
 }
 
 // Averages the reported loss and terms over all data ranks. On a rank of a pipeline those of other stages are 0 before

@@ -1,6 +1,7 @@
 // Builds the ops of a body from the schedule: for each step the hooks before it, its nodes, the hooks after it. The
 // order of emission defines the body's semantics; EdgeBuilder derives the edges.
 #pragma once
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -27,10 +28,22 @@ class StepBuilder {
   void read_averages();
   void walk_schedule();
   const ScheduleStep* first_call_after(size_t turn) const;
+  void average_loss_behind(const StageStep& stage);
   void mark_repeat(int turn);
   void finish();
   void next_batch();
-  void compute(const ScheduleStep& step);
+
+  // alternate.cc: emits the ops of a slot, or of two that run at once.
+  struct Piece {
+    std::function<void()> emit;
+    bool communicates = false;  // its last op is a collective of activations
+  };
+  void emit(const std::vector<int>& turns);
+  std::vector<Piece> pieces_of(int turn);
+  void add_compute(const ScheduleStep& step, std::vector<Piece>& pieces);
+  void add_node(const Node& node, const ScheduleStep& step, std::vector<Piece>& pieces);
+  void refuse_gather_of_pair(const HookAction& action) const;
+
   void hooks(const ScheduleStep& step, bool after, const ScheduleStep* next);
   void apply(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next);
   void print(const ScheduleStep& step, const HookAction& action);
@@ -50,7 +63,7 @@ class StepBuilder {
   std::vector<TensorId> results_of(ValueId output) const;
 
   // recompute.cc: recomputes activations in backward
-  void recompute(const ScheduleStep& step);
+  void recompute(const ScheduleStep& step, std::vector<Piece>& pieces);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step);
 
   CompileState& state_;
@@ -65,6 +78,7 @@ class StepBuilder {
   const std::vector<LossTerm> terms_;
   std::map<TensorId, std::vector<TensorId>> aliases_;  // by the first tensor of a buffer: it and its reshapes
   std::map<TensorId, TensorId> first_alias_;
+  bool alternates_ = false;   // two slots run at once
   std::set<TensorId> begun_;  // results that a microbatch has written; later ones add theirs
 };
 

@@ -89,6 +89,7 @@ struct PipelineTurn {
   enum class Kind : uint8_t { forward, backward, input, weight };  // input, weight: the halves of backward (dx, dw)
   Kind kind = Kind::forward;
   int microbatch = 0, chunk = 0;
+  bool with_next = false;  // the ops of this slot and of the next one alternate (compile/alternate.h)
 };
 
 // An entry of a layout: the next `count` calls of a unit or of a class.

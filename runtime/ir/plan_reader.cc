@@ -392,9 +392,10 @@ Pipeline read_pipeline(const Field& field, int microbatches) {
     rank.each([&](const Field& item) {
       std::vector<int> numbers;
       item.indices(INT32_MAX, numbers);
-      if (numbers.size() != 3 || numbers[0] > 3 || numbers[1] >= microbatches || numbers[2] >= pipeline.chunks)
-        item.fail("[kind, microbatch, chunk]");
-      turns.push_back({static_cast<PipelineTurn::Kind>(numbers[0]), numbers[1], numbers[2]});
+      if ((numbers.size() != 3 && numbers.size() != 4) || numbers[0] > 3 || numbers[1] >= microbatches ||
+          numbers[2] >= pipeline.chunks)
+        item.fail("[kind, microbatch, chunk] and 1 if the next slot runs at the same time");
+      turns.push_back({static_cast<PipelineTurn::Kind>(numbers[0]), numbers[1], numbers[2], numbers.size() == 4});
     });
   });
   return pipeline;

@@ -153,10 +153,12 @@ struct Case {
   double bubble;  // in units: F = I = W = 1 per chunk, B = I + W
 };
 
-// Bubble: (p-1)(F+B) per stage or, interleaved, per chunk; zb_h1: (p-1)(F+I-W); zb_v: (p-1)·F of a chunk.
-constexpr Case kCases[] = {{"gpipe", 2, 1, 3},       {"gpipe", 4, 1, 9},       {"1f1b", 2, 1, 3},  {"1f1b", 4, 1, 9},
-                           {"interleaved", 2, 2, 3}, {"interleaved", 4, 2, 9}, {"zb_h1", 2, 1, 1}, {"zb_h1", 4, 1, 3},
-                           {"zb_v", 2, 2, 1},        {"zb_v", 4, 2, 3}};
+// Bubble: (p-1)(F+B) per stage or, interleaved, per chunk; zb_h1: (p-1)(F+I-W); zb_v: (p-1)·F of a chunk;
+// dualpipe_v the same, as F = I = W.
+constexpr Case kCases[] = {{"gpipe", 2, 1, 3}, {"gpipe", 4, 1, 9},       {"1f1b", 2, 1, 3},
+                           {"1f1b", 4, 1, 9},  {"interleaved", 2, 2, 3}, {"interleaved", 4, 2, 9},
+                           {"zb_h1", 2, 1, 1}, {"zb_h1", 4, 1, 3},       {"zb_v", 2, 2, 1},
+                           {"zb_v", 4, 2, 3},  {"dualpipe_v", 2, 2, 1},  {"dualpipe_v", 4, 2, 3}};
 
 // The tolerance is 5 % of the bubble, at least half a unit: a wait that is not in the schedule takes whole units, and
 // on a busy machine threads wake up late at every hop.

@@ -193,15 +193,16 @@ Case two_layers(const std::string& plan, int ranks, Settings settings) {
 // Periods of several microbatches cost more because their ring buffers are full at different times.
 INSTANTIATE_TEST_SUITE_P(
     Plans, Arenas,
-    testing::Values(Costly{two_layers("plans/1f1b.lua", 2, {{"pp", "2"}, {"layers", "4"}}), 1.03, 1.03},
-                    Costly{two_layers("plans/1f1b.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
-                    Costly{two_layers("plans/3d.lua", 8, {{"pp", "4"}, {"tp", "2"}}), 1.03, 1.03},
-                    Costly{two_layers("plans/custom/eager_1f1b.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
-                    Costly{two_layers("plans/zero_bubble.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
-                    Costly{two_layers("plans/zero_bubble.lua", 4, {{"pp", "4"}, {"schedule", "zb_v"}}), 1.05, 1.12},
-                    Costly{two_layers("plans/interleaved.lua", 2, {{"pp", "2"}}), 1.06, 1.07},
-                    Costly{two_layers("plans/interleaved.lua", 4, {{"pp", "4"}, {"micro", "96"}, {"batch", "96"}}),
-                           1.06, 1.15}));
+    testing::Values(
+        Costly{two_layers("plans/1f1b.lua", 2, {{"pp", "2"}, {"layers", "4"}}), 1.03, 1.03},
+        Costly{two_layers("plans/1f1b.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
+        Costly{two_layers("plans/3d.lua", 8, {{"pp", "4"}, {"tp", "2"}}), 1.03, 1.03},
+        Costly{two_layers("plans/custom/eager_1f1b.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
+        Costly{two_layers("plans/zero_bubble.lua", 4, {{"pp", "4"}}), 1.03, 1.03},
+        Costly{two_layers("plans/zero_bubble.lua", 4, {{"pp", "4"}, {"schedule", "zb_v"}}), 1.05, 1.12},
+        Costly{two_layers("plans/zero_bubble.lua", 4, {{"pp", "4"}, {"schedule", "dualpipe_v"}}), 1.05, 1.12},
+        Costly{two_layers("plans/interleaved.lua", 2, {{"pp", "2"}}), 1.06, 1.07},
+        Costly{two_layers("plans/interleaved.lua", 4, {{"pp", "4"}, {"micro", "96"}, {"batch", "96"}}), 1.06, 1.15}));
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, Repeats,
@@ -209,6 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
                     of("plans/ddp.lua", 2, {{"batch", "80"}, {"width", "64"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
                     of("plans/1f1b.lua", 4, {{"pp", "2"}, {"batch", "80"}}),
                     of("plans/interleaved.lua", 2, {{"pp", "2"}}), of("plans/zero_bubble.lua", 4, {{"pp", "4"}}),
+                    of("plans/zero_bubble.lua", 4, {{"pp", "2"}, {"schedule", "dualpipe_v"}, {"batch", "80"}}),
                     of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),
                     of("plans/ddp.lua", 2, {{"batch", "80"}}), of("plans/fsdp.lua", 2, {{"batch", "80"}}),
                     of("plans/zero2.lua", 2, {{"batch", "80"}}),

@@ -39,7 +39,7 @@ def peak_in_flight(ops):
 
 
 class Schedules(unittest.TestCase):
-    CHUNKS = {"gpipe": (1,), "1f1b": (1,), "zb_h1": (1,), "interleaved": (1, 2, 3), "zb_v": (2,)}
+    CHUNKS = {"gpipe": (1,), "1f1b": (1,), "zb_h1": (1,), "interleaved": (1, 2, 3), "zb_v": (2,), "dualpipe_v": (2,)}
 
     def test_each_turn_is_there_once(self):
         for schedule, all_chunks in self.CHUNKS.items():
@@ -64,7 +64,8 @@ class Schedules(unittest.TestCase):
 
     def test_as_many_in_flight_as_the_table_says(self):
         table = {("gpipe", 1): lambda p, m, r: m, ("1f1b", 1): lambda p, m, r: p - r, ("zb_h1", 1): lambda p, m, r: p,
-                 ("zb_v", 2): lambda p, m, r: 2 * p, ("interleaved", 2): lambda p, m, r: p + 2 * (p - r - 1) + 1,
+                 ("zb_v", 2): lambda p, m, r: 2 * p, ("dualpipe_v", 2): lambda p, m, r: 2 * p + 1,
+                 ("interleaved", 2): lambda p, m, r: p + 2 * (p - r - 1) + 1,
                  ("interleaved", 3): lambda p, m, r: 2 * p + 2 * (p - r - 1) + 1}
         for (schedule, chunks), expected in table.items():
             for p in (2, 3, 4):
@@ -74,7 +75,7 @@ class Schedules(unittest.TestCase):
                         self.assertEqual(found, [expected(p, m, r) for r in range(p)])
 
     def test_activation_memory_does_not_grow_with_microbatches(self):
-        for schedule, chunks in (("1f1b", 1), ("interleaved", 2), ("zb_h1", 1), ("zb_v", 2), ("gpipe", 1)):
+        for schedule, chunks in (("1f1b", 1), ("interleaved", 2), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2), ("gpipe", 1)):
             for pp in (2, 3):
                 found = []
                 for micro in (4 * pp, 6 * pp):

@@ -12,6 +12,7 @@ return prun.model("moe", {
   context = { 1024, "tokens in a sample", least = 1 },
   experts = { 4, "experts in a block", least = 1 },
   choices = { 2, "experts that each token goes to", least = 1 },
+  hidden = { 0, "size inside an expert; 0: 4 * width", least = 0 },
   capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all", above = 0 },
   aux = { 0.01, "weight of the load-balancing loss", least = 0 },
 }, function(opt, batch)
@@ -30,6 +31,7 @@ return prun.model("moe", {
       local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads, seen), width, { init = residual })
       return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
         experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
+        hidden = opt.hidden > 0 and opt.hidden or nil,
         init = normal, down_init = residual,
       })
     end)

@@ -7,12 +7,12 @@ local kinds = require "prun.kinds"
 local schema = require "prun.schema"
 local stage_layout = require "prun.stage_layout"
 
-local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v" }
+local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe_v" }
 
 local entries = schema.register("prun.pipeline", {
   { name = "axis", kind = "axis", default = "pp", help = "mesh axis of the stages" },
   { name = "schedule", kind = "schedule", default = "1f1b",
-    help = "gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made" },
+    help = "gpipe, 1f1b, interleaved, zb_h1, zb_v, dualpipe_v, or what prun.schedule made" },
   { name = "chunks", kind = "integer", optional = true, least = 1, most = 1000000,
     help = "stages of one rank; by default the schedule's" },
   { name = "split", kind = "text", default = "layers", choices = { "layers", "flops" },

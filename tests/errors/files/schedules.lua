@@ -50,11 +50,50 @@ function cases.schedule_chunks_turned_backward(rank, ranks, micro)
   end
 end
 
-local arg = prun.args { case = "", chunks = 1, placement = "round" }
+-- Two forwards would compete for the same device.
+function cases.both_of_one_kind(rank, ranks, micro)
+  prun.both(prun.forward(0), prun.forward(1))
+  for i = 0, micro - 1 do prun.backward(i) end
+end
+
+-- Backward needs forward of its own microbatch.
+function cases.both_of_one_microbatch(rank, ranks, micro)
+  for i = 0, micro - 1 do prun.both(prun.forward(i), prun.backward(i)) end
+end
+
+-- A slot has been recorded in between.
+function cases.both_not_adjacent(rank, ranks, micro)
+  local first = prun.forward(0)
+  prun.forward(1)
+  prun.both(first, prun.backward(0))
+  prun.backward(1)
+end
+
+-- A slot runs with one other.
+function cases.both_of_three(rank, ranks, micro)
+  prun.forward(0)
+  local one, other = prun.backward(0), prun.forward(1)
+  prun.both(one, other)
+  prun.both(other, prun.backward(1))
+end
+
+-- A good order, which the strategy may not fit.
+function cases.both(rank, ranks, micro)
+  prun.forward(0)
+  prun.both(prun.forward(1), prun.backward(0))
+  prun.backward(1)
+end
+
+-- The numbers are not slots.
+function cases.both_of_numbers(rank, ranks, micro)
+  prun.both(0, 1)
+end
+
+local arg = prun.args { case = "", chunks = 1, placement = "round", zero3 = false }
 local wrong = prun.schedule("wrong", cases[arg.case], { chunks = arg.chunks, placement = arg.placement })
 
 return plans.gpt {
-  mesh     = prun.mesh { pp = prun.world },
-  strategy = { prun.pipeline { axis = "pp", schedule = wrong } },
+  mesh     = prun.mesh { pp = arg.zero3 and 1 or prun.world, dp = prun.rest },
+  strategy = { prun.pipeline { axis = "pp", schedule = wrong }, arg.zero3 and prun.zero3 {} or nil },
   micro    = 2,
 }

@@ -1,0 +1,87 @@
+// Emits the ops of a slot, or of two slots that run at once (prun.both).
+//
+//     forward of i    attention, route | all_to_all |            | experts | all_to_all | ...
+//     backward of j                    | d combine  | all_to_all |         | d experts  | ...
+//
+// The ops of both alternate on the compute stream: behind a collective of one come ops of the other, up to its next
+// collective. The recorded order is the meaning, so that nothing else changes.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "compile/step_builder.h"
+
+namespace prun {
+
+void StepBuilder::emit(const std::vector<int>& turns) {
+  struct Slot {
+    std::vector<Piece> pieces;
+    size_t next = 0;
+    bool ended() const { return next == pieces.size(); }
+  };
+  std::vector<Slot> slots;
+  for (const int turn : turns) slots.push_back({pieces_of(turn)});
+  alternates_ = slots.size() > 1;
+  for (size_t at = 0, ended = 0; ended < slots.size(); at = (at + 1) % slots.size()) {
+    Slot& slot = slots[at];
+    if (slot.ended()) continue;
+    bool communicates = false;
+    while (!communicates && !slot.ended()) {
+      const Piece& piece = slot.pieces[slot.next++];
+      piece.emit();
+      communicates = piece.communicates;
+    }
+    if (slot.ended()) ++ended;
+  }
+  alternates_ = false;
+}
+
+// Returns what a slot emits: of each call the hooks before it, its nodes, and the hooks after it; then the sends.
+std::vector<StepBuilder::Piece> StepBuilder::pieces_of(int turn) {
+  const StageStep& stage = state_.steps[turn];
+  std::vector<Piece> pieces;
+  for (size_t c = 0; c < stage.calls.size(); ++c) {
+    const ScheduleStep step = stage.calls[c];
+    const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1] : first_call_after(turn);
+    if (step.half != Half::weight) pieces.push_back({[this, step, next] { hooks(step, false, next); }});
+    add_compute(step, pieces);
+    pieces.push_back({[this, step, next] { hooks(step, true, next); }});
+  }
+  pieces.push_back({[this, &stage] { transfers_.send(stage); }});
+  return pieces;
+}
+
+void StepBuilder::add_compute(const ScheduleStep& step, std::vector<Piece>& pieces) {
+  const bool backward = step.phase == Phase::backward, makes_gradients = backward && step.half != Half::input;
+  const bool again = backward && index_.recomputes(step);
+  if (again && step.half != Half::weight) recompute(step, pieces);
+  if (makes_gradients) {
+    pieces.push_back({[this, step] {
+      gradients_.take_early(step);
+      if (index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
+    }});
+  }
+  const auto nodes = std::make_shared<const std::vector<const Node*>>(index_.nodes_of(step));
+  for (const Node* node : *nodes) {
+    if (backward && !again && index_.gathers_again(step.call))
+      pieces.push_back({[this, node, nodes, step] { gather_again(*node, *nodes, step); }});
+    add_node(*node, step, pieces);
+  }
+  if (makes_gradients) pieces.push_back({[this, step] { gradients_.sum_partial(step); }});
+}
+
+void StepBuilder::add_node(const Node& node, const ScheduleStep& step, std::vector<Piece>& pieces) {
+  pieces.push_back({[this, &node, step] { lower(node, step); }, node.op->op_class == OpClass::communication});
+}
+
+// Two slots need the parameters of different units at once, and one may free what the other still reads.
+void StepBuilder::refuse_gather_of_pair(const HookAction& action) const {
+  if (action.keep) return;
+  throw plan_error(
+      fmt::format("prun.both runs two slots at once, and this gathers and frees the parameters of each: keep "
+                  "them (reshard_after_forward = false), or shard with zero1 or zero2 (the schedule '{}')",
+                  state_.plan.pipeline->schedule),
+      action.site);
+}
+
+}  // namespace prun
