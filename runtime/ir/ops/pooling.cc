@@ -1,7 +1,7 @@
 // pooling: the maximum or the mean of each window of each channel, as in PyTorch.
 //
-// Surprising fact: padding never is a maximum, but a mean counts it unless count_padding is 0. The gradient of a maximum
-// goes to one element, the first of equal ones.
+// Surprising fact: padding never is a maximum, but a mean counts it unless count_padding is 0. The gradient of a
+// maximum goes to one element, the first of equal ones.
 #include <fmt/format.h>
 
 #include "ir/ops/windows.h"
