@@ -122,6 +122,9 @@ local words = {
   kl_div = "prun.losses.kl", weight_penalty = "prun.losses.l2", argmax = "prun.metrics.accuracy",
   crossentropyloss = "prun.losses.cross_entropy", mseloss = "prun.losses.mse", mse_loss = "prun.losses.mse",
   scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
+  convtranspose1d = "prun.nn.conv_transpose1d", convtranspose2d = "prun.nn.conv_transpose2d",
+  max_pool1d = "prun.nn.maxpool1d", avg_pool1d = "prun.nn.avgpool1d", max_pool2d = "prun.nn.maxpool2d",
+  avg_pool2d = "prun.nn.avgpool2d", adaptiveavgpool2d = "prun.nn.mean(x, { 2, 3 })", interpolate = "prun.nn.upsample",
   view = "prun.nn.reshape", cat = "prun.nn.concat", chunk = "prun.nn.split", narrow = "prun.nn.slice",
   index_select = "prun.nn.gather",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
@@ -172,11 +175,9 @@ local fields = {
 -- Functions that prun does not have yet: kind, and after "; " the way round, if there is one = names.
 local missing = {}
 for what, names in pairs {
-  ["convolution; the patches of an image can be read with prun.data.arrays and embedded with nn.linear"] =
-    "conv1d conv2d conv3d convtranspose2d unfold",
+  ["convolution of three dims"] = "conv3d convtranspose3d",
   ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
   ["state-space layer"] = "mamba mamba2 ssm s4",
-  ["pooling"] = "maxpool2d avgpool2d max_pool2d avg_pool2d adaptiveavgpool2d",
   ["Muon; prun.adamw is the usual alternative"] = "muon",
   ["such optimizer; it has prun.adamw, prun.adam, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",

@@ -49,6 +49,24 @@
 ---@class prun.nn.instancenorm.options
 ---@field eps? number added to the variance (default 1e-05)
 ---@field affine? boolean learn a scale and a shift of each channel (default false)
+---@class prun.nn.avgpool1d.options
+---@field stride? integer|integer[] distance of the windows; by default the kernel's size
+---@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
+---@field count_padding? boolean divide by the whole size at edges, too (default true)
+---@class prun.nn.avgpool2d.options : prun.nn.avgpool1d.options
+---@class prun.nn.conv1d.options
+---@field stride? integer|integer[] distance of the kernel's places (default {1})
+---@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
+---@field dilation? integer|integer[] distance of the kernel's elements (default {1})
+---@field groups? integer channels of each of these groups read only their own; as many as channels: depthwise (default 1)
+---@field bias? boolean add a bias (default true)
+---@field init? string|table initial weights, such as { "normal", 0.02 }
+---@field bias_init? string|table initial bias, such as { "uniform", 0.1 }
+---@field weight? prun.Tensor a tensor to use as the weight instead
+---@class prun.nn.conv2d.options : prun.nn.conv1d.options
+---@class prun.nn.conv_transpose1d.options : prun.nn.conv1d.options
+---@field output_padding? integer|integer[] added to one end of the result, which several sizes could have (default {0})
+---@class prun.nn.conv_transpose2d.options : prun.nn.conv_transpose1d.options
 ---@class prun.nn.layernorm.options
 ---@field eps? number added to the variance
 ---@field bias? boolean learn a shift, too (default true)
@@ -64,6 +82,11 @@
 ---@field transpose_b? boolean b is [.., N, K] (default false)
 ---@class prun.nn.max.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
+---@class prun.nn.maxpool1d.options
+---@field stride? integer|integer[] distance of the windows; by default the kernel's size
+---@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
+---@field dilation? integer|integer[] distance of the kernel's elements (default {1})
+---@class prun.nn.maxpool2d.options : prun.nn.maxpool1d.options
 ---@class prun.nn.mean.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
 ---@field samples? boolean dim 0 are samples: the mean is over those of all ranks, in each microbatch by itself (default false)
@@ -146,7 +169,13 @@
 ---@field batchnorm fun(name: string, x: prun.Tensor, options?: prun.nn.batchnorm.options): prun.Tensor
 ---@field buffer fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
 ---@field by_phase fun(options?: prun.nn.by_phase.options): prun.Tensor
+---@field avgpool1d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool1d.options): prun.Tensor
+---@field avgpool2d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool2d.options): prun.Tensor
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
+---@field conv1d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv1d.options): prun.Tensor
+---@field conv2d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv2d.options): prun.Tensor
+---@field conv_transpose1d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv_transpose1d.options): prun.Tensor
+---@field conv_transpose2d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv_transpose2d.options): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field detach fun(x: prun.Tensor): prun.Tensor
@@ -175,6 +204,8 @@
 ---@field matmul fun(a: prun.Tensor, b: prun.Tensor, options?: prun.nn.matmul.options): prun.Tensor
 ---@field max fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.max.options): prun.Tensor
 ---@field maximum fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
+---@field maxpool1d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.maxpool1d.options): prun.Tensor
+---@field maxpool2d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.maxpool2d.options): prun.Tensor
 ---@field mean fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.mean.options): prun.Tensor
 ---@field minimum fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
@@ -212,4 +243,5 @@
 ---@field unit fun(name: string, fn: fun(): any): any
 ---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field update fun(buffer: prun.Tensor, value: prun.Tensor): prun.Tensor
+---@field upsample fun(x: prun.Tensor, factor: integer|integer[]): prun.Tensor
 ---@field where fun(condition: prun.Tensor, a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor

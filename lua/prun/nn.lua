@@ -124,6 +124,7 @@ for called, fn in pairs(require "prun.views") do nn[called] = fn end
 for called, fn in pairs(require "prun.norms") do nn[called] = fn end
 for called, fn in pairs(require "prun.channel_norms") do nn[called] = fn end
 for called, fn in pairs(require "prun.buffers") do nn[called] = fn end
+for called, fn in pairs(require "prun.convolutions") do nn[called] = fn end
 
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 

@@ -32,3 +32,4 @@ write("labels.npy", "<i4", SAMPLES, TOKENS,
 write("numbers.npy", "<f4", SAMPLES, 5, value=lambda i: draw.gauss(0, 1))
 write("before.npy", "<i4", SAMPLES, TARGETS, value=lambda i: draw.randrange(WORDS))
 write("after.npy", "<i4", SAMPLES, TARGETS, value=lambda i: draw.randrange(WORDS))
+write("pixels.npy", "<i4", SAMPLES, 8, 8, value=lambda i: draw.randrange(CLASSES))

@@ -1,5 +1,5 @@
-// Distribution rules of pointwise, reduce_dims, softmax, matmul and cumsum, and the check that none of them combines
-// samples, or tokens under context parallelism, of which each rank has a part.
+// Distribution rules of pointwise, reduce_dims, softmax, matmul and cumsum, and the check that none of them, and no
+// convolution or pool, combines samples, or tokens under context parallelism, of which each rank has a part.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +12,9 @@
 namespace prun {
 namespace {
 
+// Convolutions and pools, whose windows slide over an image.
+bool slides(const OpDef& op) { return &op == &ops::conv || &op == &ops::conv_transpose || &op == &ops::pooling; }
+
 // Returns the dims that the op combines, of an input of this rank.
 std::vector<int64_t> combined_dims(const Node& node, int64_t rank) {
   if (node.op == &ops::reduce_dims) return node.attrs.integers("dims");
@@ -21,16 +24,20 @@ std::vector<int64_t> combined_dims(const Node& node, int64_t rank) {
   }
   if (node.op == &ops::cumsum) return {node.attrs.integer("dim")};
   if (node.op == &ops::matmul) return {rank - 2, rank - 1};
-  return {};
+  std::vector<int64_t> dims;
+  if (slides(*node.op))
+    for (int64_t d = node.op == &ops::pooling ? 2 : 1; d < rank; ++d) dims.push_back(d);
+  return dims;
 }
 
 bool holds(const std::vector<int64_t>& dims, int64_t dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
-// Returns whether a linear layer's weight is an activation, as in nn.matmul(a, b) of two dims.
+// Returns whether a linear layer's weight is an activation, as in nn.matmul(a, b) of two dims, or a convolution's.
 bool multiplies_activations(const Graph& graph, const Node& node) {
-  return node.op == &ops::linear && graph.values[node.inputs[1]].kind != ValueKind::parameter;
+  const bool product = node.op == &ops::linear || (slides(*node.op) && node.op != &ops::pooling);
+  return product && graph.values[node.inputs[1]].kind != ValueKind::parameter;
 }
 
 // Follows the dim of samples or of tokens through the graph, from the inputs on.
@@ -57,7 +64,8 @@ class DimCheck {
       for (const ValueId input : node.inputs) {
         const int64_t dim = dim_[input.index()];
         if (dim < 0) continue;
-        if (is_arithmetic(*node.op) && !node.attrs.has("over_tokens")) require_apart(node, input, dim);
+        const bool image = slides(*node.op) && input == node.inputs[0];
+        if ((is_arithmetic(*node.op) && !node.attrs.has("over_tokens")) || image) require_apart(node, input, dim);
         if (multiplies_activations(graph_, node) && input == node.inputs[1]) fail(node, input, dim);
         found = after(node, input, dim);
       }
@@ -272,7 +280,7 @@ void share_statistics(CompileState& state) {
 
 void check_combined_dims(CompileState& state) {
   if (std::none_of(state.graph.nodes.begin(), state.graph.nodes.end(), [&](const Node& node) {
-        return is_arithmetic(*node.op) || multiplies_activations(state.graph, node);
+        return is_arithmetic(*node.op) || slides(*node.op) || multiplies_activations(state.graph, node);
       }))
     return;
   std::string batch;

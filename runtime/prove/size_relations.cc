@@ -66,6 +66,9 @@ class Reader {
   SizeRelations run() {
     for (const Value& value : graph_.values) read(value);
     for (const Node& node : graph_.nodes) read(node);
+    for (const Value& value : graph_.values)
+      if (value.kind == ValueKind::input && computes(value.type.dtype) && !value.type.shape.empty())
+        made_.images.insert(value.type.shape.begin() + 1, value.type.shape.end());
     std::map<int64_t, size_t> index;
     for (const int64_t dim : partition_.dims()) {
       const auto [at, fresh] = index.try_emplace(partition_.find(dim), made_.groups.size());
@@ -99,6 +102,7 @@ class Reader {
         partition_.join(last_dim(graph_, node.inputs[0]), last_dim(graph_, columns));
     if (node.op == &ops::embedding || node.op == &ops::positions) read_table(node);
     if (node.op == &ops::cross_entropy) made_.vocabularies.insert(last_dim(graph_, node.inputs[0]));
+    if (node.op == &ops::conv || node.op == &ops::conv_transpose) read_kernel(node);
     if (node.op == &ops::route) {
       const int64_t experts = last_dim(graph_, node.inputs[0]), choices = node.attrs.integer("k", 1);
       int64_t& least = made_.least[experts];
@@ -115,6 +119,13 @@ class Reader {
     if (node.inputs.size() <= table) return;
     const Shape tokens = shape(0);
     made_.rows.insert({shape(table).front(), tokens.size() > 1 ? tokens[1] : tokens.back()});
+  }
+
+  void read_kernel(const Node& node) {
+    const Shape& weight = graph_.values[node.inputs[1]].type.shape;
+    made_.kernels.insert(weight.begin() + 2, weight.end());
+    // Channels of groups keep their numbers; of a depthwise convolution they shrink together.
+    if (node.attrs.integer("groups", 1) > 1 && weight[1] > 1) made_.kernels.insert(weight.begin(), weight.begin() + 2);
   }
 
   // A reshape to heads limits the sizes as an attention does.
@@ -216,6 +227,9 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
     for (const char* name : kDimAttrs)
       change(node.attrs, name, [&](int64_t size) { return small_of(sizes.dims, size); });
     if (node.op == &ops::reshape || node.op == &ops::expand) resize_view(graph, node, relations, sizes);
+    const bool slides = node.op == &ops::conv || node.op == &ops::conv_transpose;
+    if (slides && graph.values[node.inputs[1]].type.shape[1] == 1)
+      change(node.attrs, "groups", [&](int64_t groups) { return small_of(sizes.dims, groups); });
     if (node.op != &ops::attention && node.op != &ops::attend && !rotates(node)) continue;
     const std::optional<size_t> group = relations.group_of(last_dim(graph, node.inputs[0]));
     if (!group) continue;

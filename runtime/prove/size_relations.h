@@ -30,6 +30,8 @@ struct SizeRelations {
   std::map<int64_t, int64_t> least;            // lower bound of a small dim: more experts than choices
   std::set<std::pair<int64_t, int64_t>> rows;  // (rows of a position table, tokens): at least as many rows
   std::set<int64_t> vocabularies;              // rows of token tables, columns of logits
+  std::set<int64_t> kernels;                   // sizes of convolutions' kernels, which do not shrink
+  std::set<int64_t> images;                    // dims of inputs, such as heights, into which kernels have to fit
 
   // Returns the group that has this dim; nullopt = nothing shrinks it.
   std::optional<size_t> group_of(int64_t dim) const;

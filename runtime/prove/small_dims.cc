@@ -156,7 +156,7 @@ class DimShrinker {
     // Tries the smallest product first, because it is the number of columns.
     for (int64_t product = 1; product <= heads * sizes; product++)
       for (int64_t h = 1; h <= std::min(heads, product); h++)
-        if (product % h == 0 && product / h <= sizes && apply(g, {h, product / h}, care)) return true;
+        if (product % h == 0 && product / h <= sizes && apply_with_kernels(g, {h, product / h}, care)) return true;
     return false;
   }
 
@@ -194,7 +194,28 @@ class DimShrinker {
     return true;
   }
 
+  // Like apply; in addition the model's kernels fit into images of the small sizes.
+  bool apply_with_kernels(size_t g, const Scale& scale, Care care) {
+    const std::set<int64_t> taken = relations_.kernels.empty() ? std::set<int64_t>() : taken_;
+    if (!apply(g, scale, care)) return false;
+    if (relations_.kernels.empty() || holds_kernels(g)) return true;
+    taken_ = taken;
+    return false;
+  }
+  bool holds_kernels(size_t g) const {
+    const SizeGroup& group = relations_.groups[g];
+    SmallSizes tried;
+    tried.heads.resize(sizes_.heads.size()), tried.head_sizes.resize(sizes_.head_sizes.size());
+    bool image = false;
+    for (const auto& [dim, base] : group.dims) {
+      image = image || relations_.images.contains(dim);
+      tried.dims[dim] = sizes_.dims.at(dim);
+    }
+    return !image || fits(tried);
+  }
+
   bool permits(int64_t size, int64_t small, Care care) const {
+    if (relations_.kernels.contains(size)) return small == size;
     const auto least = relations_.least.find(size);
     if (small < std::max(std::min(size, kLeastDim), least == relations_.least.end() ? 0 : least->second)) return false;
     if (size == 1 && small != 1) return false;

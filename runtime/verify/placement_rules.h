@@ -63,6 +63,8 @@ Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_
     rows_grad, logsumexp, accuracy, squares, squares_grad, mean, mean_grad;
 // placement_arithmetic.cc
 Rule pointwise, reduce_dims, softmax, softmax_grad, matmul, cumsum;
+// placement_windows.cc
+Rule conv, conv_dw, pool;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
 // placement_views.cc

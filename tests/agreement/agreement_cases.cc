@@ -466,8 +466,8 @@ std::vector<Case> source_cases() {
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto& family : {matrix_cases(), attention_cases(), attend_cases(), row_cases(), pointwise_cases(),
-                             arithmetic_cases(), piece_cases(), view_cases(), training_cases(), source_cases(),
-                             moe_cases(), attention_block_cases(), decode_cases()})
+                             arithmetic_cases(), window_cases(), piece_cases(), view_cases(), training_cases(),
+                             source_cases(), moe_cases(), attention_block_cases(), decode_cases()})
     all.insert(all.end(), family.begin(), family.end());
   return all;
 }

@@ -39,6 +39,7 @@ std::vector<Case> row_cases();
 std::vector<Case> moe_cases();
 std::vector<Case> pointwise_cases();
 std::vector<Case> arithmetic_cases();
+std::vector<Case> window_cases();
 std::vector<Case> piece_cases();
 std::vector<Case> view_cases();
 std::vector<Case> training_cases();

@@ -75,6 +75,7 @@ TEST(CudaAgreement, Attention) { check_all(attention_cases()); }
 TEST(CudaAgreement, Rows) { check_all(row_cases()); }
 TEST(CudaAgreement, Pointwise) { check_all(pointwise_cases()); }
 TEST(CudaAgreement, Arithmetic) { check_all(arithmetic_cases()); }
+TEST(CudaAgreement, Windows) { check_all(window_cases()); }
 TEST(CudaAgreement, Pieces) { check_all(piece_cases()); }
 TEST(CudaAgreement, Views) { check_all(view_cases()); }
 TEST(CudaAgreement, Training) { check_all(training_cases()); }

@@ -5,9 +5,10 @@ local prun = require "prun"
 local odd = require "odd_models"
 local functions = require "functions_model"
 local views = require "view_models"
+local windows = require "window_models"
 
 local arg = prun.args {
-  model = { "gpt", "gpt, llama, moe, mixtral, mlp, functions, or one of odd_models.lua or view_models.lua" },
+  model = { "gpt", "gpt, llama, moe, mixtral, mlp, functions, or one of odd_models.lua, view_models.lua, window_models.lua" },
   pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
   data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole, most" },
   wire = { "", "dtype in which zero1, zero2 and zero3 send" },
@@ -53,6 +54,7 @@ local models = {
   end,
 }
 for name, build in pairs(views.of_numbers) do odd[name] = build end
+for name, build in pairs(windows) do odd[name] = build end
 for name, build in pairs(odd) do
   models[name] = function() return function(batch) return build(batch, arg.width, arg.layers) end end
 end

@@ -52,11 +52,11 @@ struct Row {
   std::vector<const char*> meshes;
 };
 
-const std::map<char, const char*> kModels = {{'g', "gpt"},       {'l', "llama"},   {'m', "moe"},   {'p', "mlp"},
-                                             {'a', "again"},     {'w', "lent"},    {'t', "table"}, {'u', "unet"},
-                                             {'r', "raw"},       {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
-                                             {'f', "functions"}, {'o', "rows"},    {'i', "mixer"}, {'j', "joined"},
-                                             {'h', "heads"},     {'k', "picks"},   {'y', "gated"}};
+const std::map<char, const char*> kModels = {
+    {'g', "gpt"},       {'l', "llama"},  {'m', "moe"},      {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
+    {'t', "table"},     {'u', "unet"},   {'r', "raw"},      {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
+    {'f', "functions"}, {'o', "rows"},   {'i', "mixer"},    {'j', "joined"},  {'h', "heads"}, {'k', "picks"},
+    {'y', "gated"},     {'c', "images"}, {'s', "sequences"}};
 
 // CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
@@ -273,6 +273,11 @@ const std::vector<Row> kRows = {
      "layers=2",
      {"dp=2 pp=2 micro=3 data_parallel=zero3", "dp=3", "micro=4", "dp=2 data_parallel=zero1 micro=2",
       "pp=2 micro=2 schedule=zb_h1"}},
+    {"convolutions",
+     "cs",
+     "layers=2",
+     {"dp=2 pp=2 micro=3 data_parallel=zero3", "dp=3", "micro=4", "dp=2 data_parallel=zero1 micro=2",
+      "dp=2 data_parallel=zero2", "dp=2 data_parallel=zero3 recompute=layer", "pp=2 micro=2 schedule=zb_h1"}},
     {"views, recomputed", "ji", "layers=2", {"dp=2 recompute=layer"}},
     {"rows by ids", "kh", "layers=2", {"dp=2 recompute=blocks", "dp=2 pp=2 micro=3 data_parallel=zero3"}},
     {"gated heads",

@@ -161,6 +161,30 @@ def deepseek_attention(m, batch):
     return functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
 
 
+def unet(m, batch):
+    def twice(x, channels):
+        for i in (1, 2):
+            weight = m.parameter(f"conv{i}.weight", channels, x.shape[1], 3, 3)
+            x = functional.relu(functional.conv2d(x, weight, m.parameter(f"conv{i}.bias", channels), padding=1))
+        return x
+
+    x, levels = batch["images"], []
+    for i in (1, 2):
+        m.unit = f"down{i}"
+        levels.append(twice(x, 4 << i))
+        x = functional.max_pool2d(levels[-1], 2)
+    m.unit = "bottom"
+    x = twice(x, 32)
+    for i in (2, 1):
+        m.unit = f"up{i}"
+        weight = m.parameter("up.weight", x.shape[1], 4 << i, 2, 2)
+        up = functional.conv_transpose2d(x, weight, m.parameter("up.bias", 4 << i), stride=2)
+        x = twice(torch.cat([levels[i - 1], up], 1), 4 << i)
+    m.unit = "head"
+    logits = functional.conv2d(x, m.parameter("logits.weight", 5, 8, 1, 1), m.parameter("logits.bias", 5))
+    return functional.cross_entropy(logits, batch["pixels"])
+
+
 class Architectures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -204,7 +228,7 @@ class Architectures(unittest.TestCase):
                     self.assertLess((tensors[name] - tensor).abs().max().item(), 1e-12, name)
 
 
-for function in (mixer, vit, bert, encoder_decoder, deepseek_attention):
+for function in (mixer, vit, bert, encoder_decoder, deepseek_attention, unet):
     setattr(Architectures, f"test_{function.__name__}", lambda self, compute=function: self.compare(compute))
 
 if __name__ == "__main__":

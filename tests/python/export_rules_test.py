@@ -183,6 +183,46 @@ class Rules(unittest.TestCase):
                 plan = self.same(Patches(layer, size, rows), batch, lua).plan
                 self.assertEqual("transpose" in plan, not rows)
 
+    def test_convolutions(self):
+        """Convolutions, pools and resizing of images and sequences, against PyTorch's."""
+        class Images(nn.Module):
+            def __init__(self, layer, size, after):
+                super().__init__()
+                self.layer, self.last, self.after = layer, nn.Linear(size, 3), after
+
+            def forward(self, x, y):
+                return F.cross_entropy(self.last(torch.tanh(self.after(self.layer(x))).flatten(1)), y)
+
+        classes = torch.tensor([0, 2, 1, 2])
+        three, norm = nn.Conv2d(4, 6, 3, padding=1), nn.utils.parametrizations.weight_norm
+        for name, layer, size, lua, after in [
+                ("stride", nn.Conv2d(4, 6, 3, 2, 1), 54, "nn.conv2d(\"layer\", batch.x, 6, 3, { stride = 2, padding = 1 })", None),
+                ("groups", nn.Conv2d(4, 6, (1, 3), dilation=(1, 2), groups=2, bias=False), 36,
+                 "6, { 1, 3 }, { dilation = { 1, 2 }, groups = 2, bias = false })", None),
+                ("depthwise", nn.Conv2d(4, 4, 3, padding="same", groups=4), 120, "padding = 1, groups = 4 })", None),
+                ("transposed", nn.ConvTranspose2d(4, 2, 3, 2, 1, output_padding=1), 240, "nn.conv_transpose2d(", None),
+                ("transposed groups", nn.ConvTranspose2d(4, 2, 2, 2, groups=2, bias=False), 240, "groups = 2", None),
+                ("sounds", nn.Conv1d(4, 6, 4, 2, 1), 30, "nn.conv1d(", None),
+                ("sounds, transposed", nn.ConvTranspose1d(4, 2, 3, 2), 42, "nn.conv_transpose1d(", None),
+                ("weight norm", norm(nn.Conv1d(4, 6, 3, groups=2), dim=2), 48, "weight = ", None),
+                ("maxima", three, 24, "nn.maxpool2d(", lambda x: F.max_pool2d(x, 2, ceil_mode=False)[:, :, :2]),
+                ("maxima, padded", three, 54, "3, { stride = 2, padding = 1 })", lambda x: F.max_pool2d(x, 3, 2, 1)),
+                ("means", three, 54, "{ stride = 2, padding = 1 }", lambda x: F.avg_pool2d(x, 3, 2, 1)),
+                ("means inside", three, 54, "count_padding = false",
+                 lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)),
+                ("one mean", three, 6, "keep = true", lambda x: F.adaptive_avg_pool2d(x, 1)),
+                ("few means", three, 90, "nn.avgpool2d(", lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
+                ("nearest", three, 720, "nn.upsample(", lambda x: F.interpolate(x, scale_factor=2)),
+                ("bilinear", three, 252, "nn.matmul(",
+                 lambda x: F.interpolate(x, size=(7, 6), mode="bilinear", align_corners=False)),
+                ("aligned", three, 252, "nn.matmul(",
+                 lambda x: F.interpolate(x, size=(7, 6), mode="bilinear", align_corners=True)),
+                ("nearest of other sizes", three, 252, "nn.matmul(", lambda x: F.interpolate(x, size=(7, 6)))]:
+            with self.subTest(name):
+                shape = (4, 10) if "1d" in type(layer).__name__.lower() or name == "weight norm" else (4, 6, 5)
+                batch = torch.randn(4, *shape, dtype=torch.float64), classes
+                self.same(Images(copy.deepcopy(layer), size, after or (lambda x: x)), batch, lua)
+
     def test_functions_of_elements(self):
         """Functions, broadcasting, reductions and products that no other rule recognises."""
         for name, function, lua in [

@@ -23,6 +23,7 @@ TEST(CpuAgreement, Attention) { check_all(attention_cases()); }
 TEST(CpuAgreement, Rows) { check_all(row_cases()); }
 TEST(CpuAgreement, Pointwise) { check_all(pointwise_cases()); }
 TEST(CpuAgreement, Arithmetic) { check_all(arithmetic_cases()); }
+TEST(CpuAgreement, Windows) { check_all(window_cases()); }
 TEST(CpuAgreement, Pieces) { check_all(piece_cases()); }
 TEST(CpuAgreement, Views) { check_all(view_cases()); }
 TEST(CpuAgreement, Training) { check_all(training_cases()); }

@@ -476,8 +476,47 @@ std::vector<Case> arithmetic_cases() {
   return all;
 }
 
+Attrs windows(std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation = {1, 1}) {
+  return make_attrs({{"stride", stride}, {"padding", padding}, {"dilation", dilation}});
+}
+Attrs grouped(Attrs attrs, int64_t groups) {
+  attrs.set("groups", groups);
+  return attrs;
+}
+Attrs pooled(const char* op, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding) {
+  return make_attrs({{"op", std::string(op)}, {"kernel", kernel}, {"stride", stride}, {"padding", padding}});
+}
+
+std::vector<Case> window_cases() {
+  Attrs transposed = windows({2, 1}, {1, 0});
+  transposed.set("output_padding", std::vector<int64_t>{1, 0});
+  Attrs inside = pooled("mean", {3, 3}, {2, 2}, {1, 1});
+  inside.set("count_padding", 0);
+  return {
+      {"conv", "conv", {{{2, 3, 4, 5}}, {{4, 3, 3, 2}}, {{4}}}},
+      {"conv with a stride", "conv", {{{2, 2, 6, 5}}, {{3, 2, 3, 3}}}, windows({2, 1}, {1, 0})},
+      {"conv dilated", "conv", {{{1, 2, 6, 7}}, {{3, 2, 3, 3}}, {{3}}}, windows({1, 1}, {2, 1}, {2, 3})},
+      {"conv in groups", "conv", {{{2, 4, 4, 3}}, {{6, 2, 3, 3}}, {{6}}}, grouped(windows({1, 1}, {1, 1}), 2)},
+      {"conv depthwise", "conv", {{{2, 3, 4, 4}}, {{3, 1, 3, 3}}}, grouped(windows({1, 2}, {1, 1}), 3)},
+      {"conv in one dim",
+       "conv",
+       {{{2, 3, 9}}, {{4, 3, 3}}, {{4}}},
+       make_attrs({{"stride", std::vector<int64_t>{2}}, {"padding", std::vector<int64_t>{1}}})},
+      {"conv, only the image", "conv", {{{1, 2, 4, 4}}, unwanted({3, 2, 2, 2}), unwanted({3})}},
+      {"conv, only the weight", "conv", {unwanted({1, 2, 4, 4}), {{3, 2, 2, 2}}, unwanted({3})}},
+      {"conv, only the bias", "conv", {unwanted({1, 2, 4, 4}), unwanted({3, 2, 2, 2}), {{3}}}},
+      {"conv_transpose", "conv_transpose", {{{2, 4, 3, 4}}, {{4, 2, 3, 3}}}, transposed},
+      {"conv_transpose in groups", "conv_transpose", {{{1, 4, 3, 4}}, {{4, 2, 3, 3}}}, grouped(transposed, 2)},
+      {"conv_transpose, only the weight", "conv_transpose", {unwanted({1, 4, 3, 4}), {{4, 2, 3, 3}}}, transposed},
+      {"maxima", "pooling", {{{2, 2, 5, 6}}}, pooled("max", {3, 2}, {2, 2}, {1, 0})},
+      {"means", "pooling", {{{2, 2, 5, 6}}}, pooled("mean", {3, 2}, {2, 2}, {1, 0})},
+      {"means of what is inside", "pooling", {{{1, 2, 5, 6}}}, inside},
+  };
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = layer_cases();
+  for (Case& one : window_cases()) all.push_back(std::move(one));
   for (Case& one : view_cases()) all.push_back(std::move(one));
   for (Case& one : arithmetic_cases()) all.push_back(std::move(one));
   for (Case& one : loss_and_elementwise_cases()) all.push_back(std::move(one));

@@ -191,6 +191,49 @@ TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("relu", {i32({2})}), expected());
 }
 
+TEST(Infer, Windows) {
+  const auto list = [](const char* name, std::vector<int64_t> numbers) { return attrs({{name, numbers}}); };
+  const TensorType x = f32({2, 4, 9, 8}), w = f32({6, 4, 3, 3});
+  EXPECT_EQ(types("conv", {x, w, f32({6})}), "f32[2, 6, 7, 6]");
+  EXPECT_EQ(types("conv", {bf16({2, 4, 9}), bf16({6, 2, 3})}, attrs({{"groups", 2}})), "bf16[2, 6, 7]");
+  EXPECT_EQ(types("conv", {x, w}, list("stride", {2, 3})), "f32[2, 6, 4, 2]");
+  EXPECT_EQ(types("conv", {x, w}, list("padding", {1, 0})), "f32[2, 6, 9, 6]");
+  EXPECT_EQ(types("conv", {x, w}, list("dilation", {4, 1})), "f32[2, 6, 1, 6]");
+  EXPECT_EQ(types("conv_transpose", {f32({2, 6, 7, 6}), w}), "f32[2, 4, 9, 8]");
+  EXPECT_EQ(types("conv_dw", {bf16({2, 4, 9}), bf16({2, 6, 7})},
+                  attrs({{"kernel", std::vector<int64_t>{3}}, {"groups", 2}, {"bias", 1}})),
+            "f32[6, 2, 3] f32[6]");
+  const Attrs pool = attrs({{"op", "mean"}, {"kernel", std::vector<int64_t>{3, 2}}});
+  EXPECT_EQ(types("pooling", {x}, pool), "f32[2, 4, 7, 7]");
+  EXPECT_EQ(message("conv", {f32({4, 9}), f32({6, 4})}), expected());
+  EXPECT_EQ(message("conv", {i32({2, 4, 9, 8}), w}), expected());
+  EXPECT_EQ(message("conv", {x, f32({6, 4, 3})}), expected());
+  EXPECT_EQ(message("conv", {x, f32({6, 3, 3, 3})}), expected());
+  EXPECT_EQ(message("conv", {x, w}, attrs({{"groups", 3}})), expected());
+  EXPECT_EQ(message("conv", {x, w}, attrs({{"groups", 0}})), expected());
+  EXPECT_EQ(message("conv", {x, w}, list("stride", {0, 1})), expected());
+  EXPECT_EQ(message("conv", {x, w}, list("padding", {1})), expected());
+  EXPECT_EQ(message("conv", {x, w}, list("dilation", {1, 4})), expected());
+  EXPECT_EQ(message("conv", {x, f32({6, 4, 9, 9})}), expected());
+  EXPECT_EQ(message("conv", {x, w, f32({4})}), expected());
+  EXPECT_EQ(message("conv_transpose", {f32({2, 6, 7, 6}), w}, list("output_padding", {1, 0})), expected());
+  EXPECT_EQ(message("conv_transpose", {f32({2, 6, 7, 6}), w}, list("padding", {0, 4})), expected());
+  EXPECT_EQ(message("pooling", {x}, list("kernel", {3, 2})), expected());
+  Attrs more = pool;
+  more.set("padding", std::vector<int64_t>{2, 0});
+  EXPECT_EQ(message("pooling", {x}, more), expected());
+  more = pool;
+  more.set("dilation", std::vector<int64_t>{2, 1});
+  EXPECT_EQ(message("pooling", {x}, more), expected());
+  more = attrs({{"op", "max"}, {"kernel", std::vector<int64_t>{2, 2}}, {"padding", std::vector<int64_t>{1, 1}}});
+  more.set("dilation", std::vector<int64_t>{10, 1});
+  EXPECT_EQ(message("pooling", {x}, more), expected());
+  EXPECT_EQ(op_cost(ops::conv, {x, w}, {f32({2, 6, 7, 6})}, {}).model, 2 * (2 * 6 * 7 * 6) * (4 * 9));
+  EXPECT_EQ(op_cost(ops::conv_transpose, {f32({2, 6, 7, 6}), w}, {x}, {}).flops, 2 * (2 * 6 * 7 * 6) * (4 * 9));
+  EXPECT_EQ(op_cost(ops::conv_dw, {x, f32({2, 6, 7, 6})}, {w}, {}).flops, 2 * (2 * 6 * 7 * 6) * (4 * 9));
+  EXPECT_EQ(op_cost(ops::pooling, {x}, {f32({2, 4, 7, 7})}, pool).flops, 2 * 4 * 7 * 7 * 6);
+}
+
 TEST(Infer, CostsCountMultiplyAddsTwice) {
   Types inputs = {f32({2, 3, 5}), f32({5, 7})};
   EXPECT_EQ(op_cost(ops::linear, inputs, {f32({2, 3, 7})}, {}).flops, 2 * 6 * 5 * 7);

@@ -435,6 +435,56 @@ TEST(PlacementRules, PlacesOfElements) {
             "counts 2 chunks of tokens on each rank of tp, which has 1");
 }
 
+TEST(PlacementRules, ConvolutionsAndPools) {
+  const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
+  const auto conv = [](AxisPlacement x, AxisPlacement w, AxisPlacement b) {
+    return outcome("conv", {{{4, 6, 8, 8}, x}, {{5, 6, 3, 3}, w}, {{5}, b}}, {{4, 5, 6, 6}});
+  };
+  EXPECT_EQ(conv(shard(0), kInvariant, kInvariant), "S(0)");
+  EXPECT_EQ(conv(kInvariant, kInvariant, kInvariant), "I");
+  EXPECT_EQ(conv(shard(1), kInvariant, kInvariant), "slides over dim 1 of which each rank has a part over tp");
+  EXPECT_EQ(conv(kPartial, kInvariant, kInvariant), "adds a bias to each rank's partial sum over tp");
+  EXPECT_EQ(conv(kInvariant, kInvariant, kPartial), missing);
+  EXPECT_EQ(conv(kInvariant, shard(0), kInvariant),
+            "combines operands that are spread differently over tp: the same on every rank; each rank's part of dim 0; "
+            "the same on every rank");
+  const auto transpose = [](AxisPlacement x, AxisPlacement w) {
+    return outcome("conv_transpose", {{{4, 5, 6, 6}, x}, {{5, 6, 3, 3}, w}}, {{4, 6, 8, 8}});
+  };
+  EXPECT_EQ(transpose(kPartial, kInvariant), "P");
+  EXPECT_EQ(transpose(kInvariant, kPartial), "P");
+  EXPECT_EQ(transpose(kPartial, kPartial),
+            "combines operands that are spread differently over tp: terms of a sum; terms of a sum");
+  EXPECT_EQ(transpose(shard(2), kInvariant), "slides over dim 2 of which each rank has a part over tp");
+  const auto dw = [](AxisPlacement x, AxisPlacement dy) {
+    return outcome("conv_dw", {{{4, 6, 8, 8}, x}, {{4, 5, 6, 6}, dy}}, {{5, 6, 3, 3}, {5}});
+  };
+  EXPECT_EQ(dw(shard(0), shard(0)), "P, P");
+  EXPECT_EQ(dw(kInvariant, kPartial), "P, P");
+  EXPECT_EQ(dw(kPartial, kInvariant), "P, I");
+  EXPECT_EQ(dw(kInvariant, kInvariant), "I, I");
+  EXPECT_EQ(dw(shard(0), kInvariant),
+            "combines operands that are spread differently over tp: each rank's part of dim 0; the same on every rank");
+  EXPECT_EQ(dw(shard(0), shard(1)), "slides over dim 1 of which each rank has a part over tp");
+  const Attrs largest = with("op", "max"), mean = with("op", "mean");
+  const auto pool = [](AxisPlacement x, const Attrs& attrs) {
+    return outcome("pooling", {{{4, 6, 8, 8}, x}}, {{4, 6, 4, 4}}, attrs);
+  };
+  EXPECT_EQ(pool(shard(0), largest), "S(0)");
+  EXPECT_EQ(pool(shard(1), largest), "S(1)");
+  EXPECT_EQ(pool(kPartial, mean), "P");
+  EXPECT_EQ(pool(kPartial, largest), missing);
+  EXPECT_EQ(pool(shard(3), mean), "slides over dim 3 of which each rank has a part over tp");
+  const auto grad = [&](AxisPlacement dy, AxisPlacement x) {
+    return outcome("pooling_grad", {{{4, 6, 4, 4}, dy}, {{4, 6, 8, 8}, x}}, {{4, 6, 8, 8}}, largest);
+  };
+  EXPECT_EQ(grad(shard(0), shard(0)), "S(0)");
+  EXPECT_EQ(grad(kPartial, kInvariant), "P");
+  EXPECT_EQ(grad(kInvariant, kPartial), missing);
+  EXPECT_EQ(grad(shard(0), kInvariant),
+            "combines operands that are spread differently over tp: each rank's part of dim 0; the same on every rank");
+}
+
 TEST(PlacementRules, EveryOpHasOne) {
   for (const OpDef* op : all_ops()) EXPECT_TRUE(has_placement_rule(*op)) << op->name;
 }

@@ -37,6 +37,13 @@ def _line_of(module: nn.Module) -> tuple[str, int]:
         return "", 0
 
 
+def _is_normed_convolution(module: nn.Module) -> bool:
+    """Returns whether a module is a convolution with weight_norm, which a plan computes."""
+    convolution = isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d)
+    parametrizations: Any = module.parametrizations
+    return convolution and all(type(one).__name__ == "_WeightNorm" for kind in parametrizations.values() for one in kind)
+
+
 def check_module(module: nn.Module) -> None:
     """Raises if a plan could not train the module as PyTorch does."""
     file, line = _line_of(module)
@@ -52,7 +59,7 @@ def check_module(module: nn.Module) -> None:
             if any(getattr(hook, "__module__", "") not in _RECORDERS for hook in getattr(one, kind, {}).values()):
                 raise fail(f"{name} has {kind.strip('_').replace('_', ' ')}, which a plan would omit",
                            "remove them before the export (hook handles have .remove())")
-        if hasattr(one, "parametrizations"):
+        if hasattr(one, "parametrizations") and not _is_normed_convolution(one):
             raise fail(f"{name} has parametrizations (weight_norm, spectral_norm, ...)",
                        "remove them with torch.nn.utils.parametrize.remove_parametrizations")
     seen = trained = False

@@ -6,7 +6,7 @@ from torch.fx import Node
 from .trace import op_name
 
 NONE = "prun has no function for it"
-_CONVOLUTION = "prun has convolutions over patches that do not overlap only (stride = kernel_size, no padding, one group)"
+_CONVOLUTION = "prun has convolutions of one and two dims, in three dims over patches that do not overlap only"
 _RANDOM = "only nn.Dropout is random in a plan"
 _WRITTEN = "write it with exp, clamp, torch.where and the like, which a plan has"
 _BY_INDEX = "prun cannot pick elements by index yet"
@@ -17,7 +17,7 @@ _REDUCTION = "prun has mean, sum, amax and vector_norm over given dims, as x.mea
 _PRODUCT = "prun has products with weights, attention, and a @ b of equal leading dims"
 
 KNOWN = {
-    "conv1d": _CONVOLUTION, "conv2d": _CONVOLUTION, "conv3d": _CONVOLUTION, "convolution": _CONVOLUTION,
+    "conv3d": _CONVOLUTION, "convolution": _CONVOLUTION, "conv_transpose3d": _CONVOLUTION,
     "softmax": "prun has softmax over the last dim; attention is softmax(q @ k.T / sqrt(size) + mask) @ v over heads",
     "matmul": _PRODUCT, "bmm": _PRODUCT, "baddbmm": _PRODUCT, "einsum": _PRODUCT,
     "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
