@@ -324,10 +324,10 @@
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')
 ---@field column? string|string[] layers whose outputs are split (default {'qkv', 'q', 'k', 'v', 'up', 'gate', 'logits', 'moe.shared.gate', 'moe.shared.up'})
----@field row? string|string[] layers whose inputs are split (default {'proj', 'down', 'moe.shared.down'})
----@field rows? string|string[] embeddings whose rows are split (default {'token'})
 ---@field expert_column? string|string[] layers of experts of which each is split along its outputs (default {'moe.gate', 'moe.up'})
 ---@field expert_row? string|string[] layers of experts of which each is split along its inputs (default {'moe.down'})
+---@field row? string|string[] layers whose inputs are split (default {'proj', 'down', 'moe.shared.down'})
+---@field rows? string|string[] embeddings whose rows are split (default {'token'})
 ---@field sequence? boolean split tokens between the layers (default false)
 ---@class prun.warmup.options
 ---@field lr number the greatest rate, reached when the warm-up ends

@@ -104,7 +104,9 @@ void Values::check_repeated(int id, const OpContext& context) {
   if (op.is(ops::reshape)) return;  // in place it changes nothing
   if (is_optimizer(op) || std::none_of(op.reads.begin(), op.reads.end(), is_updated)) return;
   std::vector<int64_t> key = {reinterpret_cast<int64_t>(op.def)};
-  for (const char letter : op.axis) key.push_back(letter);
+  // The average over each of several axes is a scale of its own.
+  const std::string axis = op.is(ops::scale) && op.attrs.has("axis") ? op.attrs.text("axis") : op.axis;
+  for (const char letter : axis) key.push_back(letter);
   for (size_t i = 0; i < op.reads.size(); i++) {
     const bool updated = is_updated(op.reads[i]);
     key.push_back(context.read_tensors[i]->buffer.index());

@@ -4,7 +4,8 @@ local prun = require "prun"
 local nn = prun.nn
 
 local arg = prun.args {
-  pp = 1, dp = 1, cp = 1, ep = 1, tp = 1, zero = 0, micro = 1, batch = 8, steps = 3, dtype = "f64", sequence = false, folded = false,
+  pp = 1, dp = 1, cp = 1, ep = 1, tp = 1, zero = 0, micro = 1, batch = 8, steps = 3, dtype = "f64", sequence = false,
+  folded = false,
   scores = "softmax", renormalise = true, scale = 1.0, groups = 1, kept = 1, shared = 0, gated = true, again = false,
   aux = 0.0, z = 0.0, balance = 0.0, capacity = math.huge, documents = false, choices = 2, experts = 8, hidden = 12,
 }

@@ -16,8 +16,8 @@ from program_text import ROOT, programs, run, sent, steps  # noqa: E402
 
 PLAN, DEEPSEEK = "tests/parity/experts.lua", "plans/architectures/deepseek.lua"
 MESHES = [dict(ep=2), dict(ep=2, dp=2, zero=3), dict(tp=2), dict(ep=2, tp=2), dict(pp=2, ep=2, tp=2, micro=2),
-          dict(ep=2, tp=2, sequence=True, dp=2, zero=1), dict(cp=2, dp=2), dict(cp=2, tp=2, folded=True), dict(cp=2, ep=2, folded=True, zero=1, dp=2),
-          dict(ep=4, again=True, micro=2)]
+          dict(ep=2, tp=2, sequence=True, dp=2, zero=1), dict(cp=2, dp=2), dict(cp=2, tp=2, folded=True),
+          dict(cp=2, ep=2, folded=True, zero=1, dp=2), dict(ep=4, again=True, micro=2)]
 V3 = dict(scores="sigmoid", scale=2.5, groups=4, kept=2, choices=3, shared=10, aux=0.02)
 OPTIONS = {
     "not divided": dict(renormalise=False, scale=1.5),

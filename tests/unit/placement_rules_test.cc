@@ -327,8 +327,11 @@ TEST(PlacementRules, Experts) {
             "S(0)");
   EXPECT_EQ(
       outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}, {{8, 1}, shard(1)}}, {{8, 4, 5}}),
-      "combines operands that are spread differently over tp: each rank's part of dim 1; each rank's part of dim 0");
-  const std::string other_rows = "combines operands that are spread differently over tp: each rank's part of dim 0; ";
+      "combines operands that are spread differently over tp: each rank's part of dim 1; each rank's part of dim 0; "
+      "each rank's part of dim 1");
+  const std::string other_rows =
+      "combines operands that are spread differently over tp: each rank's part of dim 0; "
+      "each rank's part of dim 0; ";
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}, {{8, 1}, kInvariant}}, {{8, 4, 5}}),
             other_rows + "the same on every rank");
   AxisPlacement added = shard(0);
