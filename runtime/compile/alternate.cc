@@ -3,11 +3,13 @@
 //     forward of i    attention, route | all_to_all |            | experts | all_to_all | ...
 //     backward of j                    | d combine  | all_to_all |         | d experts  | ...
 //
-// The ops of both alternate on the compute stream: behind a collective of one come ops of the other, up to its next
-// collective. The recorded order is the meaning, so that nothing else changes.
+// The ops of both alternate on the compute stream: before an op of one that waits for a collective come ops of the
+// other, up to the first that waits, too. The recorded order is the meaning, so that nothing else changes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <set>
 
 #include "compile/step_builder.h"
 
@@ -17,21 +19,27 @@ void StepBuilder::emit(const std::vector<int>& turns) {
   struct Slot {
     std::vector<Piece> pieces;
     size_t next = 0;
+    std::set<ValueId> arriving;  // results of collectives since the other slot ran
     bool ended() const { return next == pieces.size(); }
+    bool waits() const {
+      const Node* node = pieces[next].node;
+      return node != nullptr &&
+             std::ranges::any_of(node->inputs, [&](ValueId input) { return arriving.contains(input); });
+    }
   };
   std::vector<Slot> slots;
   for (const int turn : turns) slots.push_back({pieces_of(turn)});
   alternates_ = slots.size() > 1;
-  for (size_t at = 0, ended = 0; ended < slots.size(); at = (at + 1) % slots.size()) {
-    Slot& slot = slots[at];
-    if (slot.ended()) continue;
-    bool communicates = false;
-    while (!communicates && !slot.ended()) {
-      const Piece& piece = slot.pieces[slot.next++];
-      piece.emit();
-      communicates = piece.communicates;
+  while (std::ranges::any_of(slots, [](const Slot& slot) { return !slot.ended(); })) {
+    for (Slot& slot : slots) {
+      slot.arriving.clear();
+      while (!slot.ended() && !slot.waits()) {
+        const Piece& piece = slot.pieces[slot.next++];
+        piece.emit();
+        if (alternates_ && piece.node != nullptr && piece.node->op->op_class == OpClass::communication)
+          slot.arriving.insert(piece.node->outputs.begin(), piece.node->outputs.end());
+      }
     }
-    if (slot.ended()) ++ended;
   }
   alternates_ = false;
 }
@@ -71,7 +79,7 @@ void StepBuilder::add_compute(const ScheduleStep& step, std::vector<Piece>& piec
 }
 
 void StepBuilder::add_node(const Node& node, const ScheduleStep& step, std::vector<Piece>& pieces) {
-  pieces.push_back({[this, &node, step] { lower(node, step); }, node.op->op_class == OpClass::communication});
+  pieces.push_back({[this, &node, step] { lower(node, step); }, &node});
 }
 
 // Two slots need the parameters of different units at once, and one may free what the other still reads.

@@ -36,7 +36,7 @@ class StepBuilder {
   // alternate.cc: emits the ops of a slot, or of two that run at once.
   struct Piece {
     std::function<void()> emit;
-    bool communicates = false;  // its last op is a collective of activations
+    const Node* node = nullptr;  // the node that it lowers
   };
   void emit(const std::vector<int>& turns);
   std::vector<Piece> pieces_of(int turn);

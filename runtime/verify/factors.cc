@@ -97,7 +97,7 @@ std::string slots_problem(const Program& program, const Op& op, const Op* route)
 std::string routing_problem(const Op& op, const Op* route) {
   if (route == nullptr || !route->is(ops::route)) return "";
   for (const auto& [name, value] : route->attrs.values()) {
-    if (name == "biased" || name == "groups" || name == "groups_kept") continue;
+    if (name == "biased" || name == "groups" || name == "groups_kept" || name == "workspace") continue;
     if (!op.attrs.has(name) || attr_text(op.attrs.values().at(name)) != attr_text(value))
       return fmt::format("has {} {}, and the routing has {}", name,
                          op.attrs.has(name) ? attr_text(op.attrs.values().at(name)) : "unset", attr_text(value));
