@@ -34,6 +34,11 @@
 ---@field softcap? number scores become softcap · tanh(score / softcap), as in Gemma 2
 ---@field bias? prun.Tensor added to the scores: [heads, T, S], such as relative positions, or [B, heads, T, S]
 ---@field dropout? number share of the attention weights to zero (default 0)
+---@class prun.nn.avgpool1d.options
+---@field stride? integer|integer[] distance of the windows; by default the kernel's size
+---@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
+---@field count_padding? boolean divide by the whole size at edges, too (default true)
+---@class prun.nn.avgpool2d.options : prun.nn.avgpool1d.options
 ---@class prun.nn.batchnorm.options
 ---@field eps? number added to the variance (default 1e-05)
 ---@field affine? boolean learn a scale and a shift of each channel (default true)
@@ -43,17 +48,6 @@
 ---@class prun.nn.by_phase.options
 ---@field train prun.Tensor the value in training
 ---@field eval prun.Tensor the value in evaluations, predictions and generations
----@class prun.nn.groupnorm.options
----@field eps? number added to the variance (default 1e-05)
----@field affine? boolean learn a scale and a shift of each channel (default true)
----@class prun.nn.instancenorm.options
----@field eps? number added to the variance (default 1e-05)
----@field affine? boolean learn a scale and a shift of each channel (default false)
----@class prun.nn.avgpool1d.options
----@field stride? integer|integer[] distance of the windows; by default the kernel's size
----@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
----@field count_padding? boolean divide by the whole size at edges, too (default true)
----@class prun.nn.avgpool2d.options : prun.nn.avgpool1d.options
 ---@class prun.nn.conv1d.options
 ---@field stride? integer|integer[] distance of the kernel's places (default {1})
 ---@field padding? integer|integer[] zeros added at both ends of each dim (default {0})
@@ -67,6 +61,12 @@
 ---@class prun.nn.conv_transpose1d.options : prun.nn.conv1d.options
 ---@field output_padding? integer|integer[] added to one end of the result, which several sizes could have (default {0})
 ---@class prun.nn.conv_transpose2d.options : prun.nn.conv_transpose1d.options
+---@class prun.nn.groupnorm.options
+---@field eps? number added to the variance (default 1e-05)
+---@field affine? boolean learn a scale and a shift of each channel (default true)
+---@class prun.nn.instancenorm.options
+---@field eps? number added to the variance (default 1e-05)
+---@field affine? boolean learn a scale and a shift of each channel (default false)
 ---@class prun.nn.layernorm.options
 ---@field eps? number added to the variance
 ---@field bias? boolean learn a shift, too (default true)
@@ -167,11 +167,11 @@
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field argmax fun(x: prun.Tensor, dim: integer, options?: prun.nn.argmax.options): prun.Tensor
 ---@field attention (fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor)|(fun(options: prun.nn.attention.separate.options): prun.Tensor)
+---@field avgpool1d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool1d.options): prun.Tensor
+---@field avgpool2d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool2d.options): prun.Tensor
 ---@field batchnorm fun(name: string, x: prun.Tensor, options?: prun.nn.batchnorm.options): prun.Tensor
 ---@field buffer fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
 ---@field by_phase fun(options?: prun.nn.by_phase.options): prun.Tensor
----@field avgpool1d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool1d.options): prun.Tensor
----@field avgpool2d fun(x: prun.Tensor, kernel: integer|integer[], options?: prun.nn.avgpool2d.options): prun.Tensor
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field conv1d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv1d.options): prun.Tensor
 ---@field conv2d fun(name: string, x: prun.Tensor, out: integer, kernel: integer|integer[], options?: prun.nn.conv2d.options): prun.Tensor

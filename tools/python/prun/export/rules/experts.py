@@ -85,10 +85,10 @@ def _routing(builder: Builder, node: Node) -> tuple[Node, Node, int] | None:
 def mixture(builder: Builder, node: Node) -> Op | None:
     """nn.moe of SwiGLU experts."""
     traced = builder.traced
-    routing = _routing(builder, node) if node.target in _ENDS else None
-    if routing is None:
+    routed = _routing(builder, node) if node.target in _ENDS else None
+    if routed is None:
         return None
-    x, router_logits, choices = routing
+    x, router_logits, choices = routed
     _, leaves = traced.cone(node, lambda one: True, [x])
     parameters = [one for one in leaves if one in traced.parameters]
     if x not in leaves or len(parameters) != 3 or len(leaves) != 4:

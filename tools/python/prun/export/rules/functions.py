@@ -171,7 +171,7 @@ def reduction(builder: Builder, node: Node) -> Op | None:
     function = _REDUCTIONS.get(node.target)
     dims = node.args[1] if len(node.args) > 1 else None
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
-    order = 2
+    order: float | None = 2
     if node.target is aten.linalg_vector_norm.default:
         order = builder.traced.number(node.args[1]) if len(node.args) > 1 else 2
         dims = node.args[2] if len(node.args) > 2 else None
@@ -183,7 +183,7 @@ def reduction(builder: Builder, node: Node) -> Op | None:
     x = _own_shape(builder, node, node.args[0])
     options = ["keep = true"] if keep else []
     if order != 2:
-        options.append(f"order = {'math.huge' if order == float('inf') else number_text(order)}")
+        options.append(f"order = {'math.huge' if order == float('inf') else number_text(order or 2)}")
     kept = f", {{{{ {', '.join(options)} }}}}" if options else ""
     return builder.emit(function, f"nn.{function}({{0}}, {_dims_text(dims)}{kept})", [x], node)
 
