@@ -61,11 +61,13 @@ void each_query(const Layout& at, F f) {
 using Family = std::vector<Rule>;
 
 // A new op is a rule in a family; a new family is a file and a name here.
-#define PRUN_REFERENCE_FAMILIES(X) \
-  X(matrix)                        \
-  X(attention)                     \
-  X(attend)                        \
-  X(row) X(pointwise) X(arithmetic) X(logit) X(piece) X(view) X(source) X(training) X(moe) X(attention_block) X(decode)
+#define PRUN_REFERENCE_FAMILIES(X)                                                                             \
+  X(matrix)                                                                                                    \
+  X(attention)                                                                                                 \
+  X(attend)                                                                                                    \
+  X(row)                                                                                                       \
+  X(pointwise) X(arithmetic) X(logit) X(piece) X(view) X(source) X(training) X(muon) X(moe) X(attention_block) \
+      X(decode)
 #define PRUN_DECLARE(name) extern const Family name##_rules;
 PRUN_REFERENCE_FAMILIES(PRUN_DECLARE)
 #undef PRUN_DECLARE
