@@ -230,10 +230,19 @@ for _, called in ipairs { "sum", "mean", "max" } do
   word(called, { x, dims, options = { keep } },
     function(input, over, opt) return reduce(called, called, input, over, opt.keep) end)
 end
--- The square root of the sum of squares.
-word("norm", { x, dims, options = { keep } }, function(input, over, opt)
-  local squares = record("norm", "mul {1} {1}", { input })
-  return record("norm", "sqrt {1}", { reduce("norm", "sum", squares, over, opt.keep) })
+-- (Σ |x|^p)^(1/p), by default with p = 2.
+word("norm", {
+  x, dims,
+  options = { keep, { name = "order", kind = "number", default = 2.0, above = 0, infinite = true,
+                      help = "p of (sum of |x|^p)^(1/p); 1 adds up magnitudes, math.huge takes the largest" } },
+}, function(input, over, opt)
+  local p = opt.order
+  local function powers(program) return record("norm", program, { input, p }) end
+  if p == math.huge then return reduce("norm", "max", powers "abs {1}", over, opt.keep) end
+  if p == 1 then return reduce("norm", "sum", powers "abs {1}", over, opt.keep) end
+  local programs = { [2] = "mul {1} {1}", [3] = "mul {1} {1}; abs {1}; mul r0 r1", [4] = "mul {1} {1}; mul r0 r0" }
+  local sums = reduce("norm", "sum", powers(programs[p] or "abs {1}; pow r0 {2}"), over, opt.keep)
+  return p == 2 and record("norm", "sqrt {1}", { sums }) or record("norm", "pow {1} {2}", { sums, 1 / p })
 end)
 
 for called, log in pairs { softmax = false, log_softmax = true } do

@@ -63,6 +63,7 @@
 ---@field down_init? string|table initial weights of the experts' second layer
 ---@class prun.nn.norm.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
+---@field order? number p of (sum of |x|^p)^(1/p); 1 adds up magnitudes, math.huge takes the largest (default 2)
 ---@class prun.nn.rmsnorm.options
 ---@field eps? number added to the variance
 ---@field affine? boolean learn the parameters of the norm; false: it has none, as elementwise_affine = False (default true)

@@ -99,7 +99,8 @@ function odd.rows(batch, width, layers)
       local y = nn.linear("linear", x, width)
       local share = nn.softmax(y) * nn.parameter("gain", { width }, { "normal", 1 })
       local sums = nn.cumsum(nn.log_softmax(y), -1) / (1000 + nn.abs(nn.max(y, -1, { keep = true })))
-      return x + nn.where(nn.less(y, 0.1), share, nn.silu(y)) + sums - 0.01 * nn.norm(y, 1, { keep = true })
+      return x + nn.where(nn.less(y, 0.1), share, nn.silu(y)) + sums - 0.01 * nn.norm(y, 1, { keep = true }) +
+        0.01 * nn.norm(y, 1, { order = ({ 1, math.huge, 3, 1.5 })[i % 4 + 1], keep = true })
     end)
   end
   return prun.losses.mse(x, batch.y)

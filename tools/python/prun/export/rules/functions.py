@@ -171,16 +171,20 @@ def reduction(builder: Builder, node: Node) -> Op | None:
     function = _REDUCTIONS.get(node.target)
     dims = node.args[1] if len(node.args) > 1 else None
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
+    order = 2
     if node.target is aten.linalg_vector_norm.default:
         order = builder.traced.number(node.args[1]) if len(node.args) > 1 else 2
         dims = node.args[2] if len(node.args) > 2 else None
         keep = bool(node.args[3]) if len(node.args) > 3 else False
-        function = "norm" if order == 2 else None
+        function = "norm" if order is not None and order > 0 else None
     if function is None or dims is None:
         return None
     assert isinstance(node.args[0], Node)
     x = _own_shape(builder, node, node.args[0])
-    kept = ", {{ keep = true }}" if keep else ""
+    options = ["keep = true"] if keep else []
+    if order != 2:
+        options.append(f"order = {'math.huge' if order == float('inf') else number_text(order)}")
+    kept = f", {{{{ {', '.join(options)} }}}}" if options else ""
     return builder.emit(function, f"nn.{function}({{0}}, {_dims_text(dims)}{kept})", [x], node)
 
 
