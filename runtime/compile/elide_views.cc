@@ -63,6 +63,7 @@ class Views {
   }
 
   void run() {
+    for (const ValueId value : graph_.values.ids()) split_before_slices(value);
     do find();
     while (veto());
     for (size_t n = nodes_.size(); n-- > 0;)
@@ -99,13 +100,64 @@ class Views {
            as_pointwise(*node.op, node.attrs, node.inputs.size()).has_value();
   }
 
+  // Exchanges slices with reshapes that split the sliced dim, so that one reshape without a copy precedes the slices,
+  // which may be folded: heads of q, k and v in one tensor. A tensor is read in one shape, because bytes have one
+  // placement (verify/values.h).
+  void split_before_slices(ValueId x) {
+    if (graph_.values[x].kind != ValueKind::activation || is_overwritten(x)) return;
+    std::vector<std::pair<size_t, size_t>> pairs;  // a slice, and the reshape that reads it
+    Shape whole;
+    for (const size_t at : readers_[x]) {
+      const Node& slice = *nodes_[at];
+      const std::vector<size_t>& readers = readers_[slice.outputs.empty() ? x : slice.outputs[0]];
+      if (slice.op != &ops::slice || readers.size() != 1 || results_.contains(slice.outputs[0])) return;
+      const Shape split = split_whole(slice, *nodes_[readers[0]]);
+      if (split.empty() || (!pairs.empty() && split != whole)) return;
+      whole = split;
+      pairs.emplace_back(at, readers[0]);
+    }
+    if (pairs.empty()) return;
+    const ValueId made = nodes_[pairs[0].first]->outputs[0];
+    for (const auto& [at, n] : pairs) {
+      Node &slice = *nodes_[at], &split = *nodes_[n];
+      const auto dim = static_cast<size_t>(slice.attrs.integer("dim"));
+      const int64_t run = shape(x)[dim] / whole[dim], start = slice.attrs.integer("start");
+      std::swap(slice.op, split.op);
+      std::swap(slice.attrs, split.attrs);
+      slice.attrs.set("dims", whole);
+      split.attrs.set("start", start / run);
+      split.attrs.set("size", written_shape(n)[dim]);
+      split.inputs = {made};
+      if (n != pairs[0].second) readers_[made].push_back(n), gone_[at] = true;
+    }
+    readers_[x] = {pairs[0].first};
+    Value& value = graph_.values[made];
+    value.type.shape = whole;
+    value.name += ".whole";  // no longer the slice that a proof would compare it with
+  }
+  // Returns the shape in which a slice's operand is split as by `split`, the reader of the slice; {} if it cannot be.
+  Shape split_whole(const Node& slice, const Node& split) const {
+    if (split.op != &ops::reshape || slice.call != split.call) return {};
+    const auto dim = slice.attrs.integer("dim");
+    const Shape &part = shape(split.inputs[0]), &parts = shape(split.outputs[0]);
+    const int64_t after = std::ssize(part) - dim - 1, all = shape(slice.inputs[0])[dim];
+    if (parts.size() < part.size() || !std::equal(part.begin(), part.begin() + dim, parts.begin()) ||
+        !std::equal(part.end() - after, part.end(), parts.end() - after))
+      return {};
+    const int64_t run = part[dim] / parts[dim];
+    if (slice.attrs.integer("start") % run != 0 || all % run != 0) return {};
+    Shape whole = parts;
+    whole[dim] = all / run;
+    return whole;
+  }
+
   // Sets folds_ to the views whose readers all read with strides, those that are folded themselves included.
   void find() {
     for (size_t n = nodes_.size(); n-- > 0;) folds_[n] = !vetoed_[n] && may_fold(n);
   }
   bool may_fold(size_t n) const {
     const Node& node = *nodes_[n];
-    if (!is_view(n) || node.op == &ops::concat || node.op == &ops::pad) return false;
+    if (gone_[n] || !is_view(n) || node.op == &ops::concat || node.op == &ops::pad) return false;
     if (node.op == &ops::reshape) {
       const int maker = maker_[node.inputs[0]];
       if (maker < 0 || !is_view(maker) || !kept_dims(read_shape(n), written_shape(n), node.attrs)) return false;
@@ -250,7 +302,7 @@ class Views {
   void set_view(size_t n, size_t k, const Shape& stored, Dims dims) {
     const int last = static_cast<int>(written_shape(n).size()) - static_cast<int>(stored.size());
     dims = simple(stored, std::move(dims));
-    bool plain = nodes_[n]->op != &ops::matmul && !nodes_[n]->attrs.has("over");
+    bool plain = !nodes_[n]->attrs.has("over");
     for (size_t d = 0; d < dims.size(); ++d) plain = plain && dims[d] == sdk::ViewedDim{last + static_cast<int>(d)};
     std::vector<sdk::OperandView>& views = views_[n];
     std::erase_if(views, [&](const auto& view) { return view.operand == static_cast<int>(k); });
