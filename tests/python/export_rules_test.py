@@ -233,6 +233,7 @@ class Rules(unittest.TestCase):
             ("roots", lambda x: (x * x + 1).sqrt() + torch.rsqrt(x * x + 2), "nn.rsqrt("),
             ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "- ("), ("cube", lambda x: (x * 0.2) ** 3, " ^ (3)"),
             ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
+            ("hardtanh", F.hardtanh, "nn.minimum(nn.maximum("), ("relu6", F.relu6, "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
             ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),

@@ -11,7 +11,7 @@ from torch.fx import Node
 from ..buffers import BATCH_NORMS, batch_norm_of
 from ..builder import Builder, number_text, whole
 from ..ops import Op, Part, Weight
-from ..trace import aten, is_getitem, refuse
+from ..trace import aten, is_getitem, refuse, shape_of
 from .views import operand
 
 
@@ -21,7 +21,7 @@ def _emit(builder: Builder, node: Node, text: str, x: Any, parameters: list[Any]
                if one is not None}
     tail = f", {{{{ {', '.join(options)} }}}}" if options else ""
     return builder.emit(text.split("(")[0].removeprefix("nn."), f"{text}{tail})", [operand(builder, x)], node,
-                        layer=builder.layer_of(node), weights={**weights, **(buffers or {})})
+                        layer=builder.layer_of(node), weights={**weights, **(buffers or {})}, shape=shape_of(x))
 
 
 def _eps(value: Any) -> list[str]:
