@@ -111,8 +111,8 @@ def unary(builder: Builder, node: Node) -> Op | None:
         return _emit(builder, node, "nn.leaky_relu({0}, {1})", [node.args[0], slope])
     if node.target is aten.elu.default and len(node.args) < 3:
         return _emit(builder, node, "nn.elu({0}, {1})", [node.args[0], node.args[1] if len(node.args) > 1 else 1.0])
-    if node.target is aten.hardtanh.default:  # and nn.ReLU6
-        low, high = (*node.args[1:], *(-1.0, 1.0)[len(node.args) - 1:])
+    if node.target in (aten.hardtanh.default, aten.relu6.default):  # the module nn.ReLU6 is a hardtanh, too
+        low, high = (0.0, 6.0) if node.target is aten.relu6.default else (*node.args[1:], *(-1.0, 1.0)[len(node.args) - 1:])
         return _emit(builder, node, "nn.minimum(nn.maximum({0}, {1}), {2})", [node.args[0], low, high])
     if node.target is aten.clamp.default:
         low, high = (*node.args[1:], node.kwargs.get("min"), node.kwargs.get("max"), None)[:2]
