@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..builder import Builder, number_text
+from ..hints import EXPERTS
 from ..ops import Op
 from ..trace import aten, refuse, shape_of
 from .functions import rows_of
@@ -23,6 +24,8 @@ def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op] | None
         return None
     # Reshapes that keep rows are stripped: [batch, tokens, width] and [batch * tokens, width] are the same rows.
     x, y = builder.value(a), builder.value(b)
+    if "moe" in (x.kind, y.kind) and len(x.shape) != len(y.shape):  # a shared expert with a gate, of rows of tokens
+        raise refuse(node, "a mixture of experts", EXPERTS)
     return [x, y] if x.shape[-1:] == y.shape[-1:] and math.prod(x.shape) == math.prod(y.shape) == size else None
 
 
