@@ -28,6 +28,7 @@ void StepBuilder::emit(const std::vector<int>& turns) {
     }
   };
   std::vector<Slot> slots;
+  slots.reserve(turns.size());
   for (const int turn : turns) slots.push_back({pieces_of(turn)});
   alternates_ = slots.size() > 1;
   while (std::ranges::any_of(slots, [](const Slot& slot) { return !slot.ended(); })) {
