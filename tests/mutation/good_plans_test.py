@@ -14,7 +14,7 @@ import tempfile
 
 PRUN, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 RANKS = (1, 2, 3, 4, 6, 8) if "--all" in sys.argv[3:] else (1, 3, 8)
-IMPOSSIBLE = re.compile(r"need a multiple of|is for 1 rank|no strategy uses mesh axis|has one chunk a rank|do not divide into|"
+IMPOSSIBLE = re.compile(r"need a multiple of|is for \d+ rank|no strategy uses mesh axis|has one chunk a rank|do not divide (into|over the)|"
                         r"at least one|the plan has no argument|cannot be 'zb_v'")
 FORMS = [[], ["micro=2", "layers=4"], ["dtype=bf16", "layers=2"], ["tp=1", "pp=1", "cp=1", "ep=1"], ["pp=4", "layers=5"],
          ["tp=2", "micro=3"], ["replicate=2"], ["schedule=zb_v", "layers=4", "micro=2"], ["chunks=3", "layers=6", "micro=2"]]
