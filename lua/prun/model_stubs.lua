@@ -100,9 +100,9 @@
 ---@field loads? table a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0
 ---@field scores? string of the router's logits (default 'softmax')
 ---@field renormalise? boolean divide a token's weights by their sum (default true)
----@field scale? number what the weights are multiplied by (default 1)
+---@field scale? number factor of the weights (default 1)
 ---@field groups? integer groups of experts, of which a token's experts come from the best (default 1)
----@field groups_kept? integer how many, by the sum of a group's two best scores; default all
+---@field groups_kept? integer number of groups that a token may use: those whose two best scores have the largest sum
 ---@field shared? integer size inside an expert that all tokens go to, whose result is added; 0: none (default 0)
 ---@field documents? prun.Tensor batch.documents, so that padding takes no slots and does not count in losses
 ---@field gated? boolean SwiGLU experts, with a third matrix (default false)

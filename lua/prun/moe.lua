@@ -25,11 +25,11 @@ local options = {
   { name = "scores", kind = "text", default = "softmax", choices = { "softmax", "sigmoid" },
     help = "of the router's logits" },
   { name = "renormalise", kind = "boolean", default = true, help = "divide a token's weights by their sum" },
-  { name = "scale", kind = "number", default = 1, above = 0, help = "what the weights are multiplied by" },
+  { name = "scale", kind = "number", default = 1, above = 0, help = "factor of the weights" },
   { name = "groups", kind = "integer", default = 1, least = 1, most = 32,
     help = "groups of experts, of which a token's experts come from the best" },
   { name = "groups_kept", kind = "integer", optional = true, least = 1, most = 32,
-    help = "how many, by the sum of a group's two best scores; default all" },
+    help = "number of groups that a token may use: those whose two best scores have the largest sum" },
   { name = "shared", kind = "integer", default = 0, least = 0, most = most,
     help = "size inside an expert that all tokens go to, whose result is added; 0: none" },
   { name = "documents", kind = "tensor", optional = true,
@@ -80,7 +80,7 @@ local function check(name, x, opt)
   if opt.experts % groups ~= 0 then fail("groups", "%d experts do not divide into %d groups", opt.experts, groups) end
   if kept > groups then fail("groups_kept", "%d of %d groups are kept", kept, groups) end
   if opt.choices > kept * (opt.experts // groups) then
-    fail("groups_kept", "each token goes to %d experts, and what is kept of %d groups has %d", opt.choices, groups,
+    fail("groups_kept", "each token goes to %d experts, and the kept groups have %d", opt.choices,
       kept * (opt.experts // groups))
   end
 end

@@ -7,8 +7,8 @@ namespace prun::cuda {
 // Returns whether make_expert_gemm has a kernel for the sizes, types and pointers.
 bool takes_expert_gemm(const Gemm& gemm, int capability);
 
-// `counts` [batch, sources]: how many of the rows of each source of an expert, equal runs of A's rows as stored, have a
-// token; the others are zeros.
+// The rows of A of an expert are equal runs, one for each source. `counts` [batch, sources] has the number of rows of a
+// run that have a token; the other rows are zeros.
 std::unique_ptr<Kernel> make_expert_gemm(const Gemm& gemm, const int32_t* counts, int64_t sources);
 
 }  // namespace prun::cuda

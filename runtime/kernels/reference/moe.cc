@@ -220,7 +220,8 @@ void combine_grad(Call& c) {
   });
 }
 
-// Whether row `row` of an expert has a token. `filled`: for each expert and source of its rows, how many of these have.
+// Returns whether row `row` of an expert has a token. `filled` [experts, sources] counts the rows with a token: each
+// source fills the first of its equal share of the rows.
 bool has_token(const Array& filled, int64_t expert, int64_t row, int64_t rows) {
   const int64_t of_source = rows / filled.last();
   return row % of_source < static_cast<int64_t>(filled[expert * filled.last() + row / of_source]);

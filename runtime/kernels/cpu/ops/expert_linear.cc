@@ -2,8 +2,8 @@
 // share scratch.
 //
 // Surprising fact: most slots may be empty: with capacity for every token at each of E experts, only k of E are taken.
-// The op reads how many are. If the GEMM accepts any size, the others are skipped; otherwise their zeros are
-// multiplied.
+// The op reads the numbers of taken slots. If the GEMM accepts any size, it skips the empty slots; otherwise it
+// multiplies their zeros.
 #include <algorithm>
 
 #include "kernels/cpu/gemm/gemm.h"
