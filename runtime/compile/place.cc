@@ -236,10 +236,9 @@ TensorId add_state(Program& program, const std::string& name, Role role, TensorT
   return tensor;
 }
 
-void place_units(CompileState& state) {
-  Program& program = state.program;
+// Sets which units this rank stores, and the elements of each and of its shard.
+void lay_out_units(CompileState& state) {
   const Graph& graph = state.graph;
-  int64_t flat = 0, flat_frozen = 0, flat_buffers = 0;
   state.storage.resize(graph.units.size());
   for (const UnitId u : graph.units.ids()) {
     UnitLayout layout = layout_of(state, graph.units[u]);
@@ -256,6 +255,13 @@ void place_units(CompileState& state) {
     }
     state.layouts.push_back(std::move(layout));
   }
+}
+
+void place_units(CompileState& state) {
+  Program& program = state.program;
+  const Graph& graph = state.graph;
+  int64_t flat = 0, flat_frozen = 0, flat_buffers = 0;
+  lay_out_units(state);
   for (size_t u = graph.units.size(); u-- > 0;) {
     if (state.storage[u].sharded || !state.storage[u].here) continue;
     int64_t& next = state.holds_buffers(u) ? flat_buffers : state.is_frozen(u) ? flat_frozen : flat;
