@@ -86,8 +86,9 @@ function schema.value(what, entry, given, place)
     local whole = counts and type(given) == "number" and given == math.floor(given) and given - given == 0
     why = why or whole and problem_of(entry, given)
     if not why or why == "" then
-      local wanted = entry.choices and "one of " .. kinds.show(entry.choices):sub(2, -2) or kinds.known[entry.kind][1]
-      if entry.kind == "switch" then wanted = "true, false or " .. wanted end
+      local choices = entry.choices and kinds.show(entry.choices):sub(2, -2)
+      local wanted = entry.kind == "switch" and "true, false or " .. choices or choices and "one of " .. choices or
+        kinds.known[entry.kind][1]
       why = ("must be %s, not %s"):format(wanted, kinds.show(given))
     elseif whole then
       why = ("%s, not %s"):format(why, kinds.show(given))

@@ -154,7 +154,7 @@
 ---@field over? string|string[] two axes instead: of groups of ranks, which are replicas, and of the ranks of a group (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field reshard_after_forward? boolean|string free parameters after forward; false: after backward; group: in groups of `over` (default true)
+---@field reshard_after_forward? boolean|string free parameters after forward; group: keep a group's shard (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 ---@class prun.groups.group.options
 ---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives

@@ -89,16 +89,18 @@ std::vector<GatheredParameters::Source> GatheredParameters::sources_of(const Sch
         if (const auto found = before->full.find(unit); found != before->full.end())
           from = found->second, gathered = before->axes;
     if (from.none())
-      throw plan_error(fmt::format("gathers pieces of '{}' that no all_gather has made, or that are freed",
-                                   state_.unit_name(unit)),
-                       action.site);
+      throw plan_error(
+          fmt::format("gathers pieces of '{}' that no all_gather has made, or that are freed", state_.unit_name(unit)),
+          action.site);
     // The last axis cut the pieces of the others, so that its ranks' shards join to one of them.
     const std::vector<std::string> axes = state_.storage[unit].axes();
     const int left = std::ssize(axes) - gathered;
     if (left == 0 || axes[left - 1] != action.axis)
-      throw plan_error(fmt::format("gathers the parameters of '{}' over '{}': they are {}", state_.unit_name(unit),
-                                   action.axis, left == 0 ? "whole" : fmt::format("sharded over '{}'", axes[left - 1])),
-                       action.site);
+      throw plan_error(
+          fmt::format(
+              "gathers the parameters of '{}' over '{}', and {}", state_.unit_name(unit), action.axis,
+              left == 0 ? "they are whole" : fmt::format("'{}' is the last axis that shards them", axes[left - 1])),
+          action.site);
     g.axes = gathered + 1;
     sources.push_back({unit, from, state_.program.tensors[from].count() * state_.plan.mesh.size(action.axis)});
   }

@@ -51,8 +51,9 @@ bool GathersAhead::can_define(const Wanted& wanted) const {
 
 void GathersAhead::define(const Wanted& wanted) {
   const std::string& unit = state_.unit_name(state_.unit_of(wanted.step));
+  const bool whole = state_.storage[wanted.units.front()].axes().size() == 1;
   GatherAhead ahead{wanted.strategy, wanted.action, wanted.step.call, wanted.units, wanted.pool, wanted.slot, {}, {}};
-  ahead.full = add_tensor(state_.program, unit + ".full.ahead", Role::gathered,
+  ahead.full = add_tensor(state_.program, unit + (whole ? ".full.ahead" : ".part.ahead"), Role::gathered,
                           {state_.plan.param_dtype, {wanted.elements}}, true, wanted.action->site);
   int64_t first = 0;
   for (UnitId part : wanted.units) {

@@ -151,10 +151,9 @@ class Sharding(unittest.TestCase):
                         # Between groups each unit is gathered once; within them as in zero3.
                         self.assertEqual(got["wire_bytes_per_step"]["replicate"],
                                          round((groups - 1) * state * (1 + micro) + all_reduce(LOSS_AND_NORM, groups)))
-                        again = sum(sizes[1:-2]) if micro == 1 else None
-                        if again is not None:
-                            within = (group - 1) * groups * F32 * (2 * sum(sizes) + again) + all_reduce(LOSS_AND_NORM, group)
-                            self.assertEqual(got["wire_bytes_per_step"]["shard"], round(within))
+                        if micro == 1:
+                            within = (group - 1) * groups * F32 * (2 * sum(sizes) + sum(sizes[1:-2]))
+                            self.assertEqual(got["wire_bytes_per_step"]["shard"], round(within + all_reduce(LOSS_AND_NORM, group)))
 
     def test_small_parameters_stay_whole(self):
         for case, ranks in EACH:

@@ -2,8 +2,7 @@
 -- optimizer state. A unit's parameters are gathered just before use and freed right after; its gradients are averaged
 -- and scattered as soon as backward has computed them. (Rajbhandari et al. 2020, "ZeRO".)
 --
--- With over = { "replicate", "shard" } groups of ranks shard, and the groups are replicas (hybrid sharding). "group"
--- shards over both axes, and keeps the shards of a group, gathered over the first axis once a step, until backward.
+-- With over = { "replicate", "shard" } groups of ranks shard, and are replicas (hybrid), or zero3_in_groups.lua applies.
 
 local prun = require "prun"
 
@@ -13,8 +12,7 @@ return prun.strategy("zero3", {
   prefetch = { 1, "how many units are gathered ahead of compute", least = 0, most = 1000000 },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1, most = 1000000 },
   bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
-  reshard_after_forward = { true, "free parameters after forward; false: after backward; group: in groups of `over`",
-                            choices = { "group" } },
+  reshard_after_forward = { true, "free parameters after forward; group: keep a group's shard", choices = { "group" } },
   persist_below = { "0 B", "parameters smaller than this stay whole on every rank", least = 0 },
   wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
@@ -22,48 +20,31 @@ return prun.strategy("zero3", {
   offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0, most = 1000000 },
   offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors", least = 64 },
 }, function(unit, opt)
-  local outer, shard, nested = opt.over[1], opt.over[2] or opt.axis, opt.reshard_after_forward == "group"
-  if nested and outer == "" then
-    host.fail('reshard_after_forward = "group" needs two axes, over = { "node", "dp" }',
-      host.site_of_word(host.site("user"), "reshard_after_forward"))
-  end
-  local pieces, full
-  local function ensure()
-    if nested then
-      prun.ensure(pieces, function()
-        pieces = prun.all_gather(unit.params, { axis = outer, stream = "gather_outer", wire = opt.wire, keep = true })
-      end)
-    end
-    prun.ensure(full, function()
-      full = prun.all_gather(pieces or unit.params, { axis = shard, stream = "gather", prefetch = opt.prefetch,
-                                                      wire = opt.wire, keep = not opt.reshard_after_forward })
-    end)
-  end
-  local function scatter(gradients, axis)
-    prun.reduce_scatter(gradients, { axis = axis, op = "avg", into = unit.grad_shard, stream = "reduce",
-                                     inflight = opt.inflight, bucket = opt.bucket, wire = opt.wire })
-  end
-  local function reduce(gradients, axis)
-    prun.all_reduce(gradients, { axis = axis, op = "avg", stream = "reduce", wire = opt.wire })
+  if opt.reshard_after_forward == "group" then return require "prun.strategies.zero3_in_groups"(unit, opt) end
+  local replicate, shard, full = opt.over[1], opt.over[2] or opt.axis
+  local function gather()
+    full = prun.all_gather(unit.params, { axis = shard, stream = "gather", prefetch = opt.prefetch, wire = opt.wire,
+                                          keep = not opt.reshard_after_forward })
   end
   -- The unit's parameters as one padded vector, a piece on each rank.
-  local placed = unit.params:flat { least = opt.persist_below }:place { [shard] = "S(0)" }
-  if nested then placed:place { [outer] = "S(0)" } end
+  unit.params:flat { least = opt.persist_below }:place { [shard] = "S(0)" }
 
-  unit:before("forward", ensure)
+  unit:before("forward", function() prun.ensure(full, gather) end)
   unit:after("forward", function()
     if opt.reshard_after_forward then prun.free(full, { keep = unit.last }) end
   end)
 
-  unit:before("backward", ensure)
+  unit:before("backward", function() prun.ensure(full, gather) end)
   unit:after("backward", function()
     prun.free(full)
-    scatter(unit.grads, shard)
-    if opt.persist_below > 0 then reduce(unit.grads, shard) end
-    if nested then prun.free(pieces) end
-    if nested then scatter(unit.grad_shard, outer) end
-    if nested and opt.persist_below > 0 then reduce(unit.grads, outer) end
-    if outer ~= "" and not nested then reduce(unit.grad_shard, outer) end
+    prun.reduce_scatter(unit.grads, { axis = shard, op = "avg", into = unit.grad_shard, stream = "reduce",
+                                      inflight = opt.inflight, bucket = opt.bucket, wire = opt.wire })
+    if opt.persist_below > 0 then
+      prun.all_reduce(unit.grads, { axis = shard, op = "avg", stream = "reduce", wire = opt.wire })
+    end
+    if replicate ~= "" then
+      prun.all_reduce(unit.grad_shard, { axis = replicate, op = "avg", stream = "reduce", wire = opt.wire })
+    end
   end)
 
   if opt.offload == "optimizer" then

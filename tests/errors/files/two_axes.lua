@@ -3,7 +3,7 @@ local prun = require "prun"
 local plans = require "plans"
 
 local arg = prun.args { case = "" }
-local mesh = prun.mesh { { "node", 2 }, { "dp", 2 } }
+local mesh = arg.case == "group_without_over" and prun.mesh { dp = 4 } or prun.mesh { { "node", 2 }, { "dp", 2 } }
 
 local function zero3(options) return function() return prun.zero3(options) end end
 
