@@ -45,8 +45,7 @@ function placements.params(result)
         host.fail(("placement 'S(%d)' of a flat vector on axis '%s': it has one dim, S(0)"):format(dim, axis))
       end
       if next(given, axis) or next(given) ~= axis then
-        host.fail(('a flat vector is cut by one axis after the other: :place { %s = "S(0)" }:place { ... }')
-          :format(axis))
+        host.fail("a flat vector is cut by one axis after the other: place { ... }:place { ... }")
       end
       if result.sharded then
         for before in result.shard_axis:gmatch "[^,]+" do

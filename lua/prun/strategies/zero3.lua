@@ -2,7 +2,7 @@
 -- optimizer state. A unit's parameters are gathered just before use and freed right after; its gradients are averaged
 -- and scattered as soon as backward has computed them. (Rajbhandari et al. 2020, "ZeRO".)
 --
--- With over = { "replicate", "shard" } groups of ranks shard, and are replicas (hybrid), or zero3_in_groups.lua applies.
+-- With over = { "replicate", "shard" } groups of ranks shard, and are replicas, or zero3_in_groups.lua applies.
 
 local prun = require "prun"
 
