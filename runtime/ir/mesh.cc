@@ -1,4 +1,5 @@
-// Row-major numbering of ranks over the axes.
+// Row-major numbering of ranks over the axes. The size and the index also take several axes, "dp,node": the first
+// varies slowest.
 #include "ir/mesh.h"
 
 #include <fmt/format.h>
