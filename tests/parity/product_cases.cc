@@ -53,10 +53,10 @@ struct Row {
 };
 
 const std::map<char, const char*> kModels = {
-    {'g', "gpt"},       {'l', "llama"},  {'m', "moe"},      {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
-    {'t', "table"},     {'u', "unet"},   {'r', "raw"},      {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
-    {'f', "functions"}, {'o', "rows"},   {'i', "mixer"},    {'j', "joined"},  {'h', "heads"}, {'k', "picks"},
-    {'y', "gated"},     {'c', "images"}, {'s', "sequences"}};
+    {'g', "gpt"},       {'l', "llama"},  {'m', "moe"},       {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
+    {'t', "table"},     {'u', "unet"},   {'r', "raw"},       {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
+    {'f', "functions"}, {'o', "rows"},   {'i', "mixer"},     {'j', "joined"},  {'h', "heads"}, {'k', "picks"},
+    {'y', "gated"},     {'c', "images"}, {'s', "sequences"}, {'z', "folded"}};
 
 // CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
@@ -298,6 +298,10 @@ const std::vector<Row> kRows = {
      "layers=2",
      {"cp=2 tp=2", "dp=2 tp=2", "tp=2 sequence=true", "cp=2", "pp=2 micro=2",
       "dp=2 data_parallel=zero3 recompute=blocks"}},
+    {"views that ops read with strides",
+     "z",
+     "layers=2",
+     {"dp=2 tp=2", "tp=3", "dp=3 micro=2", "pp=2 tp=2 micro=2", "dp=2 data_parallel=zero3 recompute=blocks"}},
     {"views of heads",
      "h",
      "layers=2 context=12",
