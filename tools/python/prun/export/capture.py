@@ -157,6 +157,16 @@ def _check_in_place(node: Node, kinds: Mapping[str, str], constant: set[Node]) -
                      "running statistics of nn.BatchNorm between steps: counters and caches are not supported")
 
 
+def _dropout_of_a_result(node: Node) -> None:
+    """Replaces in-place dropout by dropout, which decompositions keep as one op, if nothing else reads its input."""
+    changed = node.args[0]
+    while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
+        if changed.target not in MOVEMENT and changed.target is not aten.contiguous.default:
+            node.target = aten.dropout.default
+            return
+        changed = changed.args[0]
+
+
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Returns the program without in-place ops; refuses regions without gradients, whose borders would be lost."""
     constant: set[Node] = set()
@@ -165,6 +175,8 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     buffers = {name for name, kind in kinds.items() if kind in ("BUFFER", "CONSTANT_TENSOR")}
     for node in program.graph.nodes:
         _check_in_place(node, kinds, constant)
+        if node.target is aten.dropout_.default:
+            _dropout_of_a_result(node)
         if node.op == "get_attr" or node.name in buffers or (
                 node.op == "call_function" and all(arg in constant for arg in node.all_input_nodes)):
             constant.add(node)

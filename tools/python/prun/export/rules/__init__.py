@@ -55,6 +55,7 @@ RULES: list[Rule] = [
     views.expand,
     views.slices,
     views.join,
+    views.windows,
     views.pad,
     *data.RULES,
     contrastive.products,

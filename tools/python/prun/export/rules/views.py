@@ -62,14 +62,14 @@ def operand(builder: Builder, arg: Any) -> Op:
     return builder.made[node]
 
 
-def constant(builder: Builder, value: Tensor, node: Node) -> Op:
-    """Returns numbers that do not depend on the batch, as a frozen parameter of the unit that reads them. Dims in which
-    they repeat are 1."""
+def constant(builder: Builder, value: Tensor, node: Node, short: bool = True) -> Op:
+    """Returns numbers that do not depend on the batch, as a frozen parameter of the unit that reads them. `short`: dims in
+    which they repeat are 1."""
     value = value.detach()
     if not value.numel() or value.numel() > _MOST:
         raise refuse(node, f"a constant tensor {list(value.shape)}", "compute it outside the module and pass it as data")
     samples = samples_of(builder)
-    for dim in range(value.dim()):
+    for dim in range(value.dim() if short else 0):
         if bool((value == value.narrow(dim, 0, 1)).all()):
             value = value.narrow(dim, 0, 1)
         elif dim == 0 and value.shape[0] == samples and value.dim() > 2:
@@ -152,6 +152,8 @@ def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int
         if not _from_parameters(x) or after[0] != samples_of(builder):
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
         tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
+        if builder.named and not builder.inputs_used:
+            builder.named_input(next(one for one in builder.traced.inputs if one.users))
         first = next(iter(builder.inputs_used)) if builder.named else "tokens" if tokens else "x"
         sizes[0] = f"batch.{first}.shape[1]"
     return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", [x], node, shape=after)
@@ -234,6 +236,29 @@ def join(builder: Builder, node: Node) -> Op | None:
         return inputs[0]
     places = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
     return builder.emit(word, f"nn.{word}({{{{ {places} }}}}, {dim})", inputs, node, shape=shape_of(node))
+
+
+def windows(builder: Builder, node: Node) -> Op | None:
+    """x.unfold: windows of a dim, whose elements become the last dim."""
+    if node.target is not aten.unfold.default:
+        return None
+    numbers: Any = node.args[1:]
+    x = operand(builder, node.args[0])
+    dims = len(x.shape)
+    dim, size, step = numbers[0] % dims, numbers[1], numbers[2]
+    _first(dim, x, node)
+    count = shape_of(node)[dim]
+    shape = (*x.shape[:dim], count, size, *x.shape[dim + 1:])
+    if step == size:
+        x = cut(builder, node, x, dim, 0, count * size)
+        x = builder.emit("reshape", f"{{0}}:unflatten({dim}, {list_text([count, size])})", [x], node, shape=shape)
+    else:
+        parts = [cut(builder, node, x, dim, i * step, size) for i in range(count)]
+        places = ", ".join(f"{{{i}}}" for i in range(count))
+        x = builder.emit("stack", f"nn.stack({{{{ {places} }}}}, {dim})", parts, node, shape=shape)
+    order = [one for one in range(dims + 1) if one != dim + 1]
+    return x if dim == dims - 1 else builder.emit(
+        "permute", f"{{0}}:permute {list_text([*order, dim + 1])}", [x], node, shape=shape_of(node))
 
 
 def pad(builder: Builder, node: Node) -> Op | None:
