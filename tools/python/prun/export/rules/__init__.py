@@ -55,6 +55,8 @@ RULES: list[Rule] = [
     views.expand,
     views.slices,
     views.join,
+    views.scatter,
+    views.copied,
     views.windows,
     views.pad,
     *data.RULES,

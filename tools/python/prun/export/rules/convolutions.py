@@ -87,7 +87,7 @@ def convolution(builder: Builder, node: Node) -> Op | None:
         del numbers["output_padding"]
     options = _options(dims, _USUAL, **numbers)
     inputs, weights = [operand(builder, x)], {}
-    name = builder.traced.parameter(weight)
+    name = builder.traced.reshaped_parameter(weight)
     if name is None:
         inputs.append(operand(builder, weight))
         options.append("weight = {1}")

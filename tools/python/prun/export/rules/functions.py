@@ -211,6 +211,13 @@ def matmul(builder: Builder, node: Node) -> Op | None:
     a, b = node.args[:2]
     if not isinstance(a, Node) or not isinstance(b, Node):
         return None
+    name = builder.traced.parameter(a)
+    if name is not None and len(shape_of(a)) == 2 and len(shape_of(b)) > 2:  # a linear layer of the dim before the last
+        count = len(shape_of(b))
+        moved = f":transpose({count - 2}, {count - 1})"
+        text = f"nn.linear({{layer}}, {{0}}{moved}, {shape_of(a)[0]}, {{{{ bias = false }}}}){moved}"
+        return builder.emit("linear", text, [operand(builder, b)], node, weights={".weight": Weight([Part(name, True)])},
+                            layer=builder.layer_of(node), shape=shape_of(node), role="")
     if shape_of(a)[:-2] != shape_of(b)[:-2] or len(shape_of(a)) < 3:
         return None
     if builder.traced.parameter(a) is not None or builder.traced.parameter(b) is not None:

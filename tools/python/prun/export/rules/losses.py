@@ -140,7 +140,7 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
         builder.context = tokens
         builder.inputs_used["targets"] = source
     elif pairs == [(b * tokens + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
-        builder.context = tokens - 1
+        builder.context = tokens if builder.whole else tokens - 1
         builder.inputs_used["shifted"] = source
     elif pairs == [(b * (tokens - 1) + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
         builder.context = tokens - 1
