@@ -152,6 +152,10 @@ class Rules(unittest.TestCase):
                 ("repeat", lambda h: h[:, :, :4].repeat(1, 1, 2), ":expand { -1, 1, 2, 2, 4 }"),
                 ("repeat_interleave", lambda h: h[:, :1].repeat_interleave(2, 1), ":expand { -1, 1, 2, 8 }"),
                 ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
+                ("every second", lambda h: torch.cat([h[..., 1::2], h[..., 0::2]], -1), ":unflatten(2, { 4, 2 })"),
+                ("every third", lambda h: torch.cat([h[..., 1::3], h[..., ::3], h[..., 2::3]], -1), ":pad(2, 0, 1)"),
+                ("written", variants.written, "nn.concat({"),
+                ("joined numbers", lambda h: torch.cat([torch.ones(len(h), 2, 4), h[..., :4]], -1), "nn.concat({"),
                 ("windows", lambda h: h.mT.unfold(1, 4, 4), ":unflatten(1, { 2, 4 })"),
                 ("windows that overlap", lambda h: h.mT.unfold(1, 4, 3), ":slice(1, 3, 7)"),
                 ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
@@ -264,6 +268,20 @@ class Rules(unittest.TestCase):
 
         self.same(Pool(), self.rows(), 'q = nn.linear("q", ', 'k = nn.linear("k", up, 8), v = nn.linear("v", up, 8)')
 
+    def test_weights_of_another_form(self):
+        """A weight on the left of a product, and one of a convolution that loses a dim and gets it back."""
+        class Forms(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight, self.kernel = nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(3, 1, 2))
+                self.last = nn.Linear(3, 4)
+
+            def forward(self, x, y):
+                h = self.weight @ x.view(-1, 4, 2)
+                return F.mse_loss(self.last(F.conv1d(h, self.kernel.squeeze(1)[:, None], groups=3).flatten(1)), y)
+
+        self.same(Forms(), self.rows(), ", 3, { bias = false }):transpose(1, 2)", "groups = 3")
+
     def test_rows_in_another_order(self):
         """A linear layer of transposed parts of samples, whose rows are added in two shapes."""
         class Parts(nn.Module):
@@ -294,6 +312,8 @@ class Rules(unittest.TestCase):
             ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
             ("hardtanh", F.hardtanh, "nn.minimum(nn.maximum("), ("relu6", F.relu6, "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
+            ("a constant mask", lambda x: x.masked_fill(torch.arange(16) > 7, 0.5), "nn.where("),
+            ("hidden", lambda x: torch.where(torch.arange(16) > 7, x, float("-inf")).exp(), "-math.huge"),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
             ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),
             ("a sum", lambda x: x / x.abs().sum(-1, keepdim=True), "nn.sum("),
@@ -426,6 +446,13 @@ class Rules(unittest.TestCase):
                                      'nn.linear("proj", ', 'for i = 0, 2 do  -- floors.0', 'nn.unit("floors" .. i',
                                      'nn.layernorm("before"', 'nn.linear("up"', 'nn.linear("down"', 'nn.linear("logits"')
                 self.assertLess(exported.plan.count("\n"), 60)
+
+    def test_rotations_by_plain_ops(self):
+        """Rotary positions that nn.rotary does not have; the targets are also shifted, so that ops count tokens."""
+        ids, targets, windows = self.text()
+        lua = "nn.attention { q = ", ":unflatten(", "context = 8,"
+        self.same(variants.Language("last part of a head", layers=1), (ids, targets), *lua)
+        self.same(variants.Language("last part of a head", layers=1, tokens=9, shifted=True), (windows, windows), *lua)
 
     def test_long_contexts(self):
         ids = torch.randint(0, 32, (1, 2048))  # angles of many radians, rounded to f32

@@ -144,8 +144,9 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     """
     capture.check_module(module)
     builder, error = _recognised(module, example)
-    if (error or prefix.counts_tokens(builder)) and prefix.shifts(builder) and prefix.is_causal(module, builder, example):
-        example = prefix.without_last(builder.context + 1, example)
+    shorter = prefix.of_whole_samples(module, builder, example, error)
+    if shorter is not None:
+        example = shorter
         builder, error = _recognised(module, example, whole=True)
     if error:
         raise error

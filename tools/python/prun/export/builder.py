@@ -159,6 +159,8 @@ def _has_names(traced: Traced) -> bool:
 
 def number_text(value: float) -> str:
     """Returns a number as Lua and people write it, in full precision."""
+    if math.isinf(value):
+        return "math.huge" if value > 0 else "-math.huge"
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return repr(value)

@@ -277,9 +277,13 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
     """Returns the program's ops but for dropout, to compare train and eval mode."""
     result: list[tuple[Any, ...]] = []
     number: dict[Node, int] = {}
+    live: set[Node] = set()
+    for node in reversed(traced.nodes):
+        if node.op != "call_function" or node in live:
+            live.update(node.all_input_nodes)
     for node in traced.nodes:
-        if node.target is aten._assert_tensor_metadata.default:  # some of them only in a program without in-place ops
-            continue
+        if node.op == "call_function" and node not in live:
+            continue  # nothing reads it, such as a check of its type, or the arguments of a fused kernel
         if node in traced.in_drop_paths or node in traced.drop_paths:
             if node in traced.drop_paths:
                 number[node] = number[traced.drop_paths[node][0]]

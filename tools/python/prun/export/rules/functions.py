@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ..builder import Builder, number_text
@@ -153,15 +154,21 @@ def binary(builder: Builder, node: Node) -> Op | None:
 
 
 def where(builder: Builder, node: Node) -> Op | None:
-    """torch.where of a comparison."""
-    if node.target is not aten.where.self:
+    """torch.where and masked_fill of a comparison or of a constant mask."""
+    if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+        otherwise, condition, then = node.args
+    elif node.target is aten.where.self:
+        condition, then, otherwise = node.args
+    else:
         return None
-    condition, a, b = node.args
+    mask = builder.traced.constant(condition)
+    if isinstance(mask, Tensor):
+        return _emit(builder, node, "nn.where({0}, {1}, {2})", [condition, then, otherwise])
     compared = builder.traced.follow(condition) if isinstance(condition, Node) else None
     name = _COMPARISONS.get(op_name(compared)) if compared is not None else None
     if compared is None or name is None:
         return None
-    return _emit(builder, node, f"nn.where(nn.{name}({{0}}, {{1}}), {{2}}, {{3}})", [*compared.args[:2], a, b])
+    return _emit(builder, node, f"nn.where(nn.{name}({{0}}, {{1}}), {{2}}, {{3}})", [*compared.args[:2], then, otherwise])
 
 
 def _dims_text(dims: Any) -> str:

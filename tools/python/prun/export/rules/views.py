@@ -51,6 +51,9 @@ def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op
 def operand(builder: Builder, arg: Any) -> Op:
     """Returns the op of an operand in its traced shape, which builder.value does not keep. Parameters are operands."""
     assert isinstance(arg, Node)
+    value = builder.traced.constant(arg)
+    if isinstance(value, Tensor):
+        return filled(builder, value, arg)
     name = builder.traced.parameter(builder.traced.follow(arg))
     if name is None:
         below = builder.traced.strip(arg)
@@ -80,6 +83,15 @@ def constant(builder: Builder, value: Tensor, node: Node, short: bool = True) ->
     text = f"nn.parameter({{constant}}, {list_text(value.shape)})"
     return builder.emit("parameter", text, [], node, shape=tuple(value.shape),
                         tables={"constant": Weight([], value.to(torch.float64).clone())})
+
+
+def filled(builder: Builder, value: Tensor, node: Node) -> Op:
+    """Returns constant numbers in their whole shape, once a sample."""
+    shape = tuple(value.shape)
+    if shape[:1] == (samples_of(builder),) and bool((value == value[:1]).all()):
+        value = value[:1]
+    x = constant(builder, value.double(), node, short=False)
+    return _expanded(builder, x, x.shape, shape, node) if x.shape != shape else x
 
 
 def _first(dim: int, x: Op, node: Node) -> None:
@@ -286,10 +298,7 @@ def _piece(builder: Builder, node: Node, piece: Any, dim: int, first: int, shape
     value = builder.traced.constant(piece)
     if isinstance(value, Tensor):
         value = value.expand(shape) if value.dim() < len(shape) else value
-        value = value.narrow(dim, first, shape[dim]) if value.shape[dim] != shape[dim] else value
-        value = value[:1] if value.shape[:1] == (samples_of(builder),) and bool((value == value[:1]).all()) else value
-        x = constant(builder, value, node, short=False)
-        return _expanded(builder, x, x.shape, shape, node) if x.shape != shape else x
+        return filled(builder, value.narrow(dim, first, shape[dim]) if value.shape[dim] != shape[dim] else value, node)
     x = operand(builder, piece)
     if len(x.shape) == len(shape) - 1 or math.prod(x.shape) == math.prod(shape):  # of y[:, i]
         return reshaped(builder, x, shape, node)
