@@ -313,7 +313,7 @@ class Rules(unittest.TestCase):
             ("hardtanh", F.hardtanh, "nn.minimum(nn.maximum("), ("relu6", F.relu6, "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
             ("a constant mask", lambda x: x.masked_fill(torch.arange(16) > 7, 0.5), "nn.where("),
-            ("hidden", lambda x: torch.where(torch.arange(16) > 7, x, float("-inf")).exp(), "-math.huge"),
+            ("hidden", lambda x: torch.where(torch.arange(16) > 7, 0.1 * x, float("-inf")).exp(), "-math.huge"),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
             ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),
             ("a sum", lambda x: x / x.abs().sum(-1, keepdim=True), "nn.sum("),

@@ -69,7 +69,7 @@ class _Graph:
         if not samples or len(rows) % samples[0]:
             return False
         own = len(rows) // samples[0]
-        return torch.equal(rows // own, torch.arange(len(rows)) // own)
+        return bool(torch.equal(rows // own, torch.arange(len(rows)) // own))
 
     def rewrite(self, node: Node, source: Node, index: Tensor) -> None:
         """Rewrites linear(source[index]) if the index selects all rows in another order."""

@@ -157,7 +157,7 @@ def where(builder: Builder, node: Node) -> Op | None:
     """torch.where and masked_fill of a comparison or of a constant mask."""
     if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
         otherwise, condition, then = node.args
-    elif node.target is aten.where.self:
+    elif node.target in (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf):
         condition, then, otherwise = node.args
     else:
         return None

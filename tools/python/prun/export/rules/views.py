@@ -64,7 +64,8 @@ def operand(builder: Builder, arg: Any) -> Op:
         if name in builder.owner_of:
             raise refuse(arg, f"the parameter {name} outside a layer that owns it", "")
         text = f'nn.parameter({{weight}}, {list_text(shape_of(node))}, {{{{ "normal", 0.02 }}}})'
-        builder.made[node] = builder.emit("parameter", text, [], node, tables={"weight": whole(name)})
+        reader = min(node.users, key=lambda one: builder.traced.order[one])  # in the unit that it belongs to
+        builder.made[node] = builder.emit("parameter", text, [], reader, tables={"weight": whole(name)}, shape=shape_of(node))
     return builder.made[node]
 
 
