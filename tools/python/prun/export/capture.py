@@ -162,8 +162,9 @@ def _dropout_of_a_result(node: Node) -> None:
     """Replaces in-place dropout by dropout, which decompositions keep as one op, if nothing else reads its input."""
     changed = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
-        if changed.target not in MOVEMENT and changed.target is not aten.contiguous.default:
-            node.target = aten.dropout.default
+        schema = getattr(changed.target, "_schema", None)
+        if schema is not None and schema.returns[0].alias_info is None and "dropout" not in schema.name:
+            node.target = aten.dropout.default  # the result has its own memory
             return
         changed = changed.args[0]
 

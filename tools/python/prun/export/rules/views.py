@@ -89,7 +89,9 @@ def constant(builder: Builder, value: Tensor, node: Node, short: bool = True) ->
 def filled(builder: Builder, value: Tensor, node: Node) -> Op:
     """Returns constant numbers in their whole shape, once a sample."""
     shape = tuple(value.shape)
-    if shape[:1] == (samples_of(builder),) and bool((value == value[:1]).all()):
+    if len(shape) > 1 and shape[0] == samples_of(builder):
+        if not bool((value == value[:1]).all()):
+            raise refuse(node, "a constant tensor that differs between samples", _SAMPLES)
         value = value[:1]
     x = constant(builder, value.double(), node, short=False)
     return _expanded(builder, x, x.shape, shape, node) if x.shape != shape else x
