@@ -7,7 +7,7 @@
 
 local schema = require "prun.schema"
 
-local usual = { "pp", "replicate", "dp", "shard", "cp", "ep", "tp" }
+local usual = { "pp", "node", "replicate", "dp", "shard", "cp", "ep", "tp" }
 local place_of = {}
 for i, name in ipairs(usual) do place_of[name] = i end
 
@@ -23,14 +23,19 @@ local function ordered_axes(given, site)
     end
   end
   if named < 2 then return axes end
+  table.sort(axes, function(a, b)
+    local p, q = place_of[a[1]] or 0, place_of[b[1]] or 0
+    return p < q or p == q and a[1] < b[1]
+  end)
   for _, axis in ipairs(axes) do
     if not place_of[axis[1]] then
-      local a, b = axes[1][1], axes[2][1]
-      host.fail(("the axes %s, %s have no usual order: list them, prun.mesh { { \"%s\", n }, { \"%s\", n } }; " ..
-        "neighbouring ranks differ along the last"):format(a, b, a, b), host.site_of_word(site, axis[1]))
+      local names, list = {}, {}
+      for i, each in ipairs(axes) do names[i], list[i] = each[1], ("{ %q, n }"):format(each[1]) end
+      host.fail(("axis '%s' has no usual place among %s: list the axes in order, such as prun.mesh { %s }; " ..
+        "neighbouring ranks differ along the last"):format(axis[1], table.concat(names, ", "),
+        table.concat(list, ", ")), host.site_of_word(site, axis[1]))
     end
   end
-  table.sort(axes, function(a, b) return place_of[a[1]] < place_of[b[1]] end)
   return axes
 end
 

@@ -13,7 +13,6 @@
 #include "ir/ops.h"
 #include "ir/ops/rules.h"
 #include "ir/pointwise.h"
-#include "prun/sdk/operand_view.h"
 
 namespace prun {
 namespace {
