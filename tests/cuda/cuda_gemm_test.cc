@@ -245,7 +245,8 @@ TEST(CudaGemm, SumsOfMicrobatchesHaveTheBitsOfAnAdd) {
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
         SCOPED_TRACE(adds.kind);
         const std::vector<Values> reads = random_reads(adds), sums = cuda.run(adds, dtype, reads);
-        const std::vector<Values> fresh = cuda.run(alone, dtype, {reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(adds.sums)});
+        const std::vector<Values> fresh =
+            cuda.run(alone, dtype, {reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(adds.sums)});
         for (size_t w = 0; w < sums.size(); ++w)
           for (size_t i = 0; i < sums[w].size(); ++i)
             ASSERT_EQ(sums[w][i], static_cast<float>(reads[adds.sums + w][i]) + static_cast<float>(fresh[w][i]));

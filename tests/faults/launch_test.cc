@@ -39,8 +39,8 @@ TEST_F(LaunchTest, OneRankIsForkedToo) {
   EXPECT_EQ(run(1, [launcher](const RankStart&) { return getpid() == launcher ? 1 : 0; }), 0);
 }
 
-// A job whose messages waited for a tick would see three: at its start, the one waited for, and at its end. A busy machine
-// may cause a third one too, but not in each of 40 jobs.
+// A job whose messages waited for a tick would see three: at its start, the one waited for, and at its end. A busy
+// machine may cause a third one too, but not in each of 40 jobs.
 TEST_F(LaunchTest, StartDoesNotWaitForATick) {
   int fewest = 3;
   for (int i = 0; i < 40 && fewest > 2; ++i) {

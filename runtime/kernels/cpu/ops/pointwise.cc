@@ -1,8 +1,8 @@
 // pointwise as an interpreter over tiles: each instruction is a vectorized loop over kTile floats, which fit in the L1
 // cache, so that a program reads its inputs and writes its output once.
 //
-// Surprising fact: an instruction reads an f32 input that does not broadcast from the tensor itself; all other inputs
-// and the numbers are first expanded into tiles.
+// Surprising fact: an instruction reads an f32 input in the output's order from the tensor itself; all other inputs and
+// the numbers are first expanded into tiles.
 #include "ir/pointwise.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ using Operand = sdk::PointwiseOperand;
 constexpr int64_t kTile = 512;
 constexpr int64_t kBlock = 32 * kTile;  // elements that a thread takes at once
 
-using Loop = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
+// y: floats, or bf16 if the loop computes the result of a bf16 program.
+using Loop = void (*)(const float* a, const float* b, const float* c, void* y, int64_t n);
 
 template <class V>
 PRUN_INLINE V one_if(const auto& condition) {
@@ -48,30 +49,35 @@ PRUN_INLINE V softplus_f32(V x) {
 }
 
 // Loops that the compiler vectorizes, or that call the C library.
-PRUN_CLONES void sqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+template <class Y>
+PRUN_CLONES static void sqrt_range(const float* a, Y* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = __builtin_sqrtf(a[i]);
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], __builtin_sqrtf(a[i]));
 }
-PRUN_CLONES void rsqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+template <class Y>
+PRUN_CLONES static void rsqrt_range(const float* a, Y* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = 1.0f / __builtin_sqrtf(a[i]);
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], 1.0f / __builtin_sqrtf(a[i]));
 }
-template <Pointwise code>
-void scalar_loop(const float* a, const float* b, const float* c, float* y, int64_t n) {
+template <class Y, Pointwise code>
+void scalar_loop(const float* a, const float* b, const float* c, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
-    y[i] = sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]);
+    narrow(static_cast<Y*>(y)[i], sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]));
 }
 
-#define PRUN_UNARY(...)                                                                    \
-  [](const float* a, const float*, const float*, float* y, int64_t n) {                    \
-    map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a); \
+#define PRUN_UNARY(...)                                                                                     \
+  [](const float* a, const float*, const float*, void* y, int64_t n) {                                      \
+    map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, static_cast<Y*>(y), a); \
   }
-#define PRUN_BINARY(...)                                                                                  \
-  [](const float* a, const float* b, const float*, float* y, int64_t n) {                                 \
-    map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a, b); \
+#define PRUN_BINARY(...)                                                                                               \
+  [](const float* a, const float* b, const float*, void* y, int64_t n) {                                               \
+    map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, static_cast<Y*>(y), a, \
+              b);                                                                                                      \
   }
 
-Loop loop_of(Pointwise code) {
+// `rough`: the tensors are bf16, so that a sigmoid within 3e-6 is precise enough. Y: type of the loop's results.
+template <class Y>
+Loop loop_of(Pointwise code, bool rough) {
   switch (code) {
     case Pointwise::add:
       return PRUN_BINARY(p + q);
@@ -92,23 +98,26 @@ Loop loop_of(Pointwise code) {
     case Pointwise::equal:
       return PRUN_BINARY(one_if<V>(p == q));
     case Pointwise::where:
-      return [](const float* a, const float* b, const float* c, float* y, int64_t n) {
-        map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return p != 0.0f ? q : r; }, n, y,
-                  a, b, c);
+      return [](const float* a, const float* b, const float* c, void* y, int64_t n) {
+        map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return p != 0.0f ? q : r; }, n,
+                  static_cast<Y*>(y), a, b, c);
       };
     case Pointwise::exp:
       return PRUN_UNARY(exp_f32(x));
     case Pointwise::log:
       return PRUN_UNARY(log_f32(x));
     case Pointwise::sqrt:
-      return sqrt_loop;
+      return
+          [](const float* a, const float*, const float*, void* y, int64_t n) { sqrt_range(a, static_cast<Y*>(y), n); };
     case Pointwise::rsqrt:
-      return rsqrt_loop;
+      return
+          [](const float* a, const float*, const float*, void* y, int64_t n) { rsqrt_range(a, static_cast<Y*>(y), n); };
     case Pointwise::abs:
       return PRUN_UNARY(x < 0.0f ? V(-x) : x);
     case Pointwise::sign:
       return PRUN_UNARY(x > 0.0f ? V{} + 1.0f : V(x < 0.0f ? V{} - 1.0f : x));
     case Pointwise::sigmoid:
+      if (rough) return PRUN_UNARY(x != x ? x : V(reciprocal_f32(V(1.0f + sigmoid_power<bf16>(x)))));
       return PRUN_UNARY(x != x ? x : V(sigmoid_of<float>(x)));
     case Pointwise::tanh:
       return PRUN_UNARY(tanh_f32(x));
@@ -117,11 +126,11 @@ Loop loop_of(Pointwise code) {
     case Pointwise::relu:
       return PRUN_UNARY(x < 0.0f ? V{} : x);
     case Pointwise::pow:
-      return scalar_loop<Pointwise::pow>;
+      return scalar_loop<Y, Pointwise::pow>;
     case Pointwise::sin:
-      return scalar_loop<Pointwise::sin>;
+      return scalar_loop<Y, Pointwise::sin>;
     case Pointwise::cos:
-      return scalar_loop<Pointwise::cos>;
+      return scalar_loop<Y, Pointwise::cos>;
   }
   return nullptr;
 }
@@ -140,6 +149,7 @@ struct Plan {
 };
 
 // Assigns tiles. A register's tile is free again after the last instruction that reads it, which may overwrite it.
+template <class T>
 Plan plan_of(const OpView& view) {
   Plan plan;
   plan.inputs = static_cast<int>(view.reads());
@@ -163,7 +173,8 @@ Plan plan_of(const OpView& view) {
   std::vector<int> tile_of(program.size(), -1), free;
   int registers = 0;
   for (size_t n = 0; n < program.size(); ++n) {
-    Step step{loop_of(program[n].code)};
+    constexpr bool kRough = std::is_same_v<T, bf16>;
+    Step step{n + 1 == program.size() ? loop_of<T>(program[n].code, kRough) : loop_of<float>(program[n].code, kRough)};
     for (int o = 0; o < sdk::function_of(program[n].code).operands; ++o) {
       const Operand& operand = program[n].operands[o];
       step.operands[o] = operand.kind == Operand::input    ? operand.index
@@ -189,20 +200,34 @@ void widen_run(const T* from, float* to, int64_t n) {
     map_range([](auto x) PRUN_INLINED { return x; }, n, to, from);
 }
 
-// Writes the elements [at, at + n) of the output's order of an input that broadcasts to a tile.
+// Writes the elements [at, at + n) of the output's order of an input that is not stored in that order to a tile.
 template <class T>
 void expand(const sdk::PointwiseLayout& layout, int k, const T* x, int64_t at, int64_t n, float* to) {
   const int inner = layout.dims - 1;
-  const int64_t size = layout.sizes[inner];
-  const bool splat = layout.strides[k][inner] == 0;
+  const int64_t stride = layout.strides[k][inner];
+  int64_t index[sdk::kMostPointwiseDims];
+  for (int d = inner; d >= 0; --d) {
+    index[d] = at % layout.sizes[d];
+    at /= layout.sizes[d];
+    x += index[d] * layout.strides[k][d];
+  }
   for (int64_t done = 0; done < n;) {
-    const int64_t begin = (at + done) % size, run = std::min(n - done, size - begin);
-    const T* from = x + sdk::pointwise_position(layout, k, at + done);
-    if (splat)
-      std::fill(to + done, to + done + run, static_cast<float>(widen(*from)));
+    const int64_t run = std::min(n - done, layout.sizes[inner] - index[inner]);
+    if (stride == 0)
+      std::fill(to + done, to + done + run, static_cast<float>(widen(*x)));
+    else if (stride == 1)
+      widen_run(x, to + done, run);
     else
-      widen_run(from, to + done, run);
+      for (int64_t i = 0; i < run; ++i) to[done + i] = static_cast<float>(widen(x[i * stride]));
     done += run;
+    x -= index[inner] * stride;
+    index[inner] = 0;
+    for (int d = inner - 1; d >= 0; --d) {
+      x += layout.strides[k][d];
+      if (++index[d] < layout.sizes[d]) break;
+      x -= layout.sizes[d] * layout.strides[k][d];
+      index[d] = 0;
+    }
   }
 }
 
@@ -229,13 +254,9 @@ struct Interpreter {
       for (size_t s = 0; s < plan.steps.size(); ++s) {
         const Step& step = plan.steps[s];
         const auto operand = [&](int o) { return step.operands[o] < 0 ? nullptr : at[step.operands[o]]; };
-        float* result = tiles + step.result * kTile;
-        if constexpr (std::is_same_v<T, float>)
-          if (s + 1 == plan.steps.size()) result = output + first;
+        const bool last = s + 1 == plan.steps.size();
+        void* const result = last ? static_cast<void*>(output + first) : tiles + step.result * kTile;
         step.loop(operand(0), operand(1), operand(2), result, n);
-        if constexpr (!std::is_same_v<T, float>)
-          if (s + 1 == plan.steps.size())
-            map_range([](auto x) PRUN_INLINED { return x; }, n, output + first, static_cast<const float*>(result));
       }
     }
   }
@@ -260,19 +281,20 @@ int threads_of(const OpView& view) {
 }
 
 int64_t workspace(const OpView& view) {
-  return int64_t{threads_of(view)} * plan_of(view).tiles * kTile * static_cast<int64_t>(sizeof(float));
+  return int64_t{threads_of(view)} * plan_of<float>(view).tiles * kTile * static_cast<int64_t>(sizeof(float));
 }
 
 template <class T>
 std::unique_ptr<Kernel> make(const OpView& view) {
-  Interpreter<T> interpreter{plan_of(view), {}, {}, view.out<T>(0), view.write(0).count()};
+  Interpreter<T> interpreter{plan_of<T>(view), {}, {}, view.out<T>(0), view.write(0).count()};
   const std::vector<int64_t> masks = view.attrs().has("over") ? view.attrs().integers("over") : std::vector<int64_t>();
   std::vector<std::span<const int64_t>> shapes;
   for (size_t k = 0; k < view.reads(); ++k) {
     shapes.emplace_back(view.read(k).shape);
     interpreter.inputs.push_back(view.in<T>(k));
   }
-  interpreter.layout = sdk::pointwise_layout(view.write(0).shape, shapes, masks);
+  interpreter.layout = sdk::pointwise_layout(view.write(0).shape, shapes, masks, view.attrs().text("views"));
+  for (size_t k = 0; k < view.reads(); ++k) interpreter.inputs[k] += interpreter.layout.offsets[k];
   const int threads = threads_of(view);
   const Scratch scratch = view.scratch(workspace(view));
   return kernel_of([interpreter = std::move(interpreter), threads, scratch] {
