@@ -102,6 +102,8 @@ class Values : private WalkPolicy {
 void check_reads(const OpContext& context);
 // update_settings.cc: requires that an optimizer op updates each parameter with its group's settings.
 void check_update_settings(const OpContext& context);
+// matrices.cc: requires that the op applies to each matrix the update that is computed from its direction.
+void check_matrices(const OpContext& context);
 // updates.cc: requires one update per parameter, refreshed copies, and reads before the update. Sets the parameter
 // versions of the writes.
 void follow_updates(OpContext& context);

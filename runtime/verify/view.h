@@ -130,6 +130,10 @@ bool is_state(const Buffer& buffer);
 // Returns whether the op only inspects values; its output is no result of the step.
 inline bool is_check(const Op& op) { return op.def->role == OpRole::check && op.def->op_class == OpClass::compute; }
 inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimizer; }
+// Returns whether the op applies updates that other ops compute from gradients.
+inline bool applies_directions(const Op& op) { return is_optimizer(op) && op.def->optimizer->direction != nullptr; }
+// Returns whether the op finds matrices in flat vectors by its attributes, as Muon's do.
+inline bool finds_matrices(const Op& op) { return op.is(ops::orthogonalize) || applies_directions(op); }
 // Returns whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
 inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
 // Returns the number of tensors that an optimizer updates: the parameters, then their state.
