@@ -79,6 +79,7 @@ class GradientBuckets {
   CompileState& state_;
   OpEmitter& emitter_;
   const StepIndex& index_;
+  int64_t most_parts_ = 0;  // parts of one unit whose gradients are unreduced at once
   std::map<ValueId, Target> targets_;
   Table<UnitId, Bucket> buckets_;
   std::map<int, PendingReduce> pending_;                                // by strategy

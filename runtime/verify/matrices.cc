@@ -79,6 +79,21 @@ std::string owners_problem(const Program& program, const Op& op, const Orthogona
 
 }  // namespace
 
+int dims_before_matrix(const BodyView& body, const Op& orthogonal, size_t read, int64_t start) {
+  std::vector<std::string> over;
+  const Op* const momentum = before_gathers(body, orthogonal.reads[read], over);
+  if (momentum == nullptr || momentum->reads.size() < 2) return 0;
+  const Program& program = *body.program;
+  const Tensor& parameters = program.tensors[momentum->reads[1]];
+  for (const StateTensor& state : program.state) {
+    const Tensor& of = program.tensors[state.tensor];
+    if (of.buffer == parameters.buffer && of.byte_offset == parameters.byte_offset && state.begin <= start &&
+        start < state.begin + local_count(program, state))
+      return static_cast<int>(state.shape.size()) - 2;
+  }
+  return 0;
+}
+
 void check_matrices(const OpContext& context) {
   const BodyView& body = context.body;
   const Program& program = *body.program;
@@ -133,8 +148,7 @@ void check_matrices(const OpContext& context) {
     const int64_t last = at + local_count(program, state);
     for (const auto& [begin, end] : updated)
       if (begin == at && at < last) at = end;
-    if (at != last)
-      return bad(fmt::format("does not update all of '{}'", state.name));
+    if (at != last) return bad(fmt::format("does not update all of '{}'", state.name));
   }
 }
 

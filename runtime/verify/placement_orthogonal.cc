@@ -65,15 +65,17 @@ void PlacementFlow::orthogonalize(OpContext& context) {
   AxisPlacements result = all(kInvariant);
   for (size_t a = 0; a < axes_.size(); a++)
     if (names_axis(axes, axes_[a])) result[a] = shard(0);
-  const auto look = [&](const Segment& segment, int64_t how) {
+  // `how`: which of a matrix's dims the ranks' parts divide, as `joined`; `divided`: the dim of the parameter.
+  const auto look = [&](const Segment& segment, int64_t how, int64_t divided) {
     const AxisPlacements& placements = on_axes(segment.state.placement.by_axis);
     bool joins = false;
     for (size_t a = 0; a < axes_.size(); a++) {
       const AxisPlacement& here = placements[a];
       const bool owned = names_axis(axes, axes_[a]);
-      joins = joins || (how > 0 && here.pieces == how - 1);
+      joins = joins || (how > 0 && here.pieces == divided);
       const bool part = here.kind == PlacementKind::partial || (here.kind == PlacementKind::shard && owned) ||
-                        segment.state.placement.layout >= 0 || (here.pieces >= 0 && here.pieces != how - 1);
+                        segment.state.placement.layout >= 0 ||
+                        (here.pieces >= 0 && (how == 0 || here.pieces != divided));
       if (part)
         return context.report(
             kPlacementOfMatrices,
@@ -90,8 +92,10 @@ void PlacementFlow::orthogonalize(OpContext& context) {
     const Tensor& tensor = *context.read_tensors[of[i]];
     const int64_t begin = tensor.byte_offset + starts[i] * dtype_bytes(tensor.dtype),
                   end = begin + rows[i] * columns[i] * dtype_bytes(tensor.dtype);
+    const int64_t divided =
+        joined[i] > 0 ? joined[i] - 1 + dims_before_matrix(context.body, context.op, of[i], starts[i]) : 0;
     for (const Segment& segment : context.reads[of[i]])
-      if (segment.begin < end && begin < segment.end) look(segment, joined[i]);
+      if (segment.begin < end && begin < segment.end) look(segment, joined[i], divided);
   }
   context.writes[0] = whole(*context.write_tensors[0], {id_of(result)});
 }

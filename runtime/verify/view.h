@@ -137,7 +137,9 @@ inline bool finds_matrices(const Op& op) { return op.is(ops::orthogonalize) || a
 // Returns whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
 inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
 // Returns the number of tensors that an optimizer updates: the parameters, then their state.
-inline size_t updated_by(const Op& op) { return op.writes.size() - (op.def->optimizer->casts ? 1 : 0); }
+inline size_t updated_by(const Op& op) {
+  return op.writes.size() - (op.def->optimizer->casts ? 1 : 0) - (op.attrs.has("workspace") ? 1 : 0);
+}
 
 // Returns the collectives of each lane of a body that have partners, in the order of issue.
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);
