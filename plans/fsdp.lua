@@ -1,10 +1,12 @@
--- A small GPT on a text file with FSDP: fully sharded, or in groups that are replicas (--set replicate=2, HSDP).
+-- A small GPT on a text file with FSDP: fully sharded, or in groups that are replicas (--set replicate=2, HSDP) or,
+-- with reshard_after_forward=group, keep shards of what forward has gathered.
 
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  replicate = { 1, "groups of ranks that each hold all shards", least = 1, tune = "divisors" },
-  reshard_after_forward = { true, "gather parameters again for backward", tune = "true,false" },
+  replicate = { 1, "groups of ranks", least = 1, tune = "divisors" },
+  reshard_after_forward = { true, "gather parameters again for backward; group: within groups", choices = { "group" },
+                            tune = "true,false" },
 }
 
 return prun.plan {

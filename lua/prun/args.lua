@@ -7,10 +7,10 @@ local declared
 
 -- Parses the text after `--set name=` as the default's type.
 local function parse(kind, text)
-  if kind == "boolean" then
+  if kind == "boolean" or kind == "switch" then
     if text == "true" or text == "1" then return true end
     if text == "false" or text == "0" then return false end
-    return nil
+    return kind == "switch" and text or nil
   end
   if kind == "number" and text == "inf" then return math.huge end
   if kind == "integer" or kind == "number" then return schema.convert(kind, tonumber(text)) end

@@ -4,7 +4,7 @@
 --
 -- Letters of both operands that the result lacks are multiplied and summed, in a matmul whose rows, columns and leading
 -- dims are groups of letters. Without such letters it is a product with broadcasting. Views arrange the dims; of the
--- arrangements that compute the same, the one with the fewest permutes is recorded.
+-- arrangements that compute the same, the one with the fewest permutes that copy is recorded.
 
 local arithmetic = require "prun.arithmetic"
 local graph = require "prun.graph"
@@ -172,7 +172,14 @@ end
 
 local function same(p, q) return table.concat(p) == table.concat(q) end
 
--- Returns how matmul computes the product: its rows are from `a`, its columns from `b`, and it permutes `cost` tensors.
+-- A matmul reads and writes a permuted tensor with strides, if no dims have to become one (compile/elide_views.cc).
+local function cost_of_permute(outer, inner, last)
+  local strided = #outer == 1 and #inner == 1 and (last == outer[1] or last == inner[1])
+  return strided and 0.1 or 1
+end
+
+-- Returns how matmul computes the product: its rows are from `a`, its columns from `b`; `cost`: the tensors that it
+-- permutes, a tenth for those that need no copy.
 local function way(of_a, of_b, result, batch, inner)
   local kept, summed = set_of(batch), set_of(inner)
   local rows = where(result, function(letter) return set_of(of_a)[letter] and not kept[letter] end)
@@ -180,8 +187,11 @@ local function way(of_a, of_b, result, batch, inner)
   local function operand(letters, outer, inner_last)
     local plain, turned = joined(batch, outer, inner), joined(batch, inner, outer)
     if not inner_last then plain, turned = turned, plain end
-    if same(letters, turned) and not same(letters, plain) then return turned, true, 0 end
-    return plain, false, same(letters, plain) and 0 or 1
+    if same(letters, plain) then return plain, false, 0 end
+    if same(letters, turned) then return turned, true, 0 end
+    -- The last dim remains the last, so that the matmul of its gradient writes it with strides, too.
+    local last, transposed = letters[#letters], letters[#letters] == turned[#turned]
+    return transposed and turned or plain, transposed, cost_of_permute(outer, inner, last)
   end
   assert(next(summed) ~= nil)
   local one = { rows = rows, columns = columns, inner = inner }
@@ -189,7 +199,9 @@ local function way(of_a, of_b, result, batch, inner)
   one.a, one.transpose_a, first = operand(of_a, rows, true)
   one.b, one.transpose_b, second = operand(of_b, columns, false)
   one.made = joined(batch, rows, columns)
-  one.cost = first + second + (same(one.made, result) and 0 or 1)
+  -- The rows of a matmul's result are contiguous.
+  local last = result[#result] == columns[1] and columns[1] or nil
+  one.cost = first + second + (same(one.made, result) and 0 or cost_of_permute(rows, columns, last))
   return one
 end
 

@@ -65,6 +65,7 @@ local options = {
   stage3_param_persistence_threshold = 'persist_below = "100 KiB"',
   reshard = "reshard_after_forward", use_orig_params = "nothing: parameters keep their names",
   sharding_strategy = "prun.ddp, prun.zero1, prun.zero2 or prun.zero3", stage = "prun.ddp, zero1, zero2 or zero3",
+  zero_hpz_partition_size = 'reshard_after_forward = "group"',
   zero_stage = "prun.ddp, zero1, zero2 or zero3", mics_shard_size = 'over = { "replicate", "shard" }',
   hybrid_shard = 'over = { "replicate", "shard" }', shard_size = 'over = { "replicate", "shard" }',
   reduce_dtype = 'wire = "bf16"', communication_data_type = 'wire = "bf16"', grad_reduce_dtype = 'wire = "bf16"',

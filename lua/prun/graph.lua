@@ -17,7 +17,7 @@ function graph.record(dtype, has_units, fn, ...)
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
                     more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {}, outputs = {}, updated = {},
-                    sample_ranks = 1 }
+                    sample_ranks = 1, microbatches = 1 }
   local results = table.pack(fn(...))
   local recorded = graph.current
   graph.current = outer

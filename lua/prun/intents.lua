@@ -87,7 +87,8 @@ function intents.recorder(unit)
   end
 
   word("all_gather", {
-    { name = "what", kind = "target", help = "what to gather first: unit.params" },
+    { name = "what", kind = "gathered",
+      help = "unit.params, or pieces that an all_gather over another of their axes returned" },
     options = {
       axis, stream,
       { name = "prefetch", kind = "integer", default = 0, least = 0, most = most_pieces,
@@ -96,10 +97,12 @@ function intents.recorder(unit)
       wire,
     },
   }, function(given, opt)
-    local target, number = expect(given, unit, "all_gather", { "params" }), self.next_handle
+    local chained, number = kinds.kind_of(given) == "handle", self.next_handle
+    local source = chained and expect_handle("all_gather", given) or nil
+    if not source then expect(given, unit, "all_gather", { "params" }) end
     self.next_handle = number + 1
-    add { kind = "all_gather", target = target, handle = number, axis = opt.axis, stream = opt.stream,
-          prefetch = opt.prefetch, keep = opt.keep, wire = opt.wire }
+    add { kind = "all_gather", target = "params", handle = number, source = source, axis = opt.axis,
+          stream = opt.stream, prefetch = opt.prefetch, keep = opt.keep, wire = opt.wire }
     return { kind_of = "handle", handle = number, unit = unit }
   end)
 
@@ -140,7 +143,7 @@ function intents.recorder(unit)
       wire,
     },
   }, function(given, opt)
-    local target = expect(given, unit, "reduce_scatter", { "grads" })
+    local target = expect(given, unit, "reduce_scatter", { "grads", "grad_shard" })
     if opt.into.unit ~= unit or opt.into.target ~= "grad_shard" then
       host.fail(("prun.reduce_scatter: 'into' must be the unit's own unit.grad_shard, not unit.%s%s"):format(
         opt.into.target, opt.into.unit == unit and "" or " " .. owner_text(opt.into.unit, unit)),

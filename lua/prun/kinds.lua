@@ -122,6 +122,9 @@ kinds.known = {
     return name(value)
   end },
   boolean = { "true or false", of_type "boolean" },
+  switch = { "true, false or a text", function(value)
+    if type(value) == "boolean" or type(value) == "string" then return value end
+  end },
   bytes = { 'a size such as "25 MiB"', bytes },
   paths = { "a path or a list of paths", function(value)
     return type(value) == "string" and value or is_list(value) and #value > 0 and texts(value) or nil
@@ -179,6 +182,9 @@ kinds.known = {
   end },
   -- in a hook
   target = { "one of the unit's vectors, such as unit.grads", marked "target" },
+  gathered = { "unit.params or what prun.all_gather returned", function(value)
+    return marked "target"(value) or marked "handle"(value)
+  end },
   handle = { "what prun.all_gather returned", marked "handle" },
   last = { "unit.last", marked "last" },
 }

@@ -97,6 +97,7 @@
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
 ---@field aux? number weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it (default 0.01)
 ---@field z? number weight of the mean square of the router's log-sum-exp; a gradient alone, and not with loads (default 0)
+---@field bias_rate? number change per step of the experts' biases, which take part in the choice alone; 0: none, 0.001 is usual (default 0)
 ---@field loads? table a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0
 ---@field scores? string of the router's logits (default 'softmax')
 ---@field renormalise? boolean divide a token's weights by their sum (default true)

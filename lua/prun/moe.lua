@@ -3,6 +3,8 @@
 --
 -- Surprising fact: without a capacity every expert has slots for all tokens, so no token is ever dropped.
 
+local arithmetic = require "prun.arithmetic"
+local buffers = require "prun.buffers"
 local graph = require "prun.graph"
 local nn = require "prun.nn"
 local schema = require "prun.schema"
@@ -20,6 +22,8 @@ local options = {
     help = "weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it" },
   { name = "z", kind = "number", default = 0, least = 0,
     help = "weight of the mean square of the router's log-sum-exp; a gradient alone, and not with loads" },
+  { name = "bias_rate", kind = "number", default = 0, least = 0,
+    help = "change per step of the experts' biases, which take part in the choice alone; 0: none, 0.001 is usual" },
   { name = "loads", kind = "loads", optional = true,
     help = "a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0" },
   { name = "scores", kind = "text", default = "softmax", choices = { "softmax", "sigmoid" },
@@ -95,6 +99,18 @@ local function routing(opt)
   }
 end
 
+-- Moves the bias of each expert toward the mean load, once a step: up if the expert got fewer choices than the mean,
+-- down if it got more (Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024).
+local function follow_loads(name, bias, counts, opt)
+  local sum, done = buffers.buffer(name .. ".loads", bias.shape), buffers.buffer(name .. ".microbatches", { 1 })
+  local all = graph.op("pointwise", { counts }, { program = "mul x0 1", over_tokens = 1 }, name .. ".all_loads")
+  local loads, last = sum + all, arithmetic.greater_equal(done + 1, graph.current.microbatches)
+  buffers.update(sum, loads * (1 - last))
+  buffers.update(done, (done + 1) * (1 - last))
+  local direction = arithmetic.sign(arithmetic.mean(loads, { 0 }, { keep = true }) - loads)
+  buffers.update(bias, bias + direction * (last * opt.bias_rate))
+end
+
 -- Returns initial values as a plan writes them.
 local function written(init)
   if init.kind == "zeros" or init.kind == "ones" then return init.kind end
@@ -129,11 +145,14 @@ return schema.word("prun.nn.moe", {
   local down = graph.parameter(name .. ".down.weight", { experts, hidden, width }, down_init)
 
   local logits = graph.op("linear", { x, router }, {}, name .. ".router")
-  local aux = opt.loads and 0.0 or opt.aux + 0.0
-  local attrs = routing(opt)
-  attrs.capacity, attrs.aux = slots, aux
-  local weights, places, counts, filled = graph.op("route", { logits, opt.documents }, attrs, name .. ".route",
+  local attrs, inputs = routing(opt), { logits }
+  attrs.capacity, attrs.aux = slots, opt.loads and 0.0 or opt.aux + 0.0
+  local bias = opt.bias_rate > 0 and buffers.buffer(name .. ".bias", { experts })
+  if bias then inputs[2], attrs.biased = bias, 1 end
+  inputs[#inputs + 1] = opt.documents
+  local weights, places, counts, filled = graph.op("route", inputs, attrs, name .. ".route",
                                                    { "slots", "counts", "filled" })
+  if bias then follow_loads(name, bias, counts, opt) end
   if opt.loads then add_loads(name, opt, logits, counts, batch * tokens) end
   local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
   local wide = graph.op("expert_linear", { sent, up, filled }, product, name .. ".up")

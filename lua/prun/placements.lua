@@ -9,7 +9,7 @@ local placements = {}
 
 local shards = { { name = "placement", kind = "table", help = 'by mesh axis, such as { dp = "S(0)" }' } }
 
--- Calls each(axis, dim) for { tp = "S(1)" }.
+-- Calls each(axis, dim, given) for { tp = "S(1)" }.
 local function each_shard(given, what, each)
   if next(given) == nil then host.fail(('%s: place takes an axis, such as { dp = "S(0)" }'):format(what)) end
   for axis, placement in pairs(given) do
@@ -18,7 +18,7 @@ local function each_shard(given, what, each)
       host.fail(("placement '%s' of %s on axis '%s' is not known; \"S(0)\", sharded along dim 0, would be one"):format(
         tostring(placement), what, tostring(axis)))
     end
-    each(axis, math.tointeger(tonumber(dim)))
+    each(axis, math.tointeger(tonumber(dim)), given)
   end
 end
 
@@ -33,17 +33,27 @@ local function placed(unit, kind, word, what, each, fields)
   return schema.closed(word, self)
 end
 
--- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. flat { least = bytes } omits
--- smaller parameters, which remain whole on every rank.
+-- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. Another :place { node = "S(0)" }
+-- cuts each piece again. flat { least = bytes } omits smaller parameters, which remain whole on every rank.
 function placements.params(result)
   local flat = intents.method(result, "target", "unit.params:flat", {
     options = { { name = "least", kind = "bytes", optional = true, least = 0, help = "smaller ones stay whole" } },
   }, function(_, options)
-    return placed(result, "flat", "unit.params:flat()", "a flat vector", function(axis, dim)
+    if result.sharded then host.fail("the parameters are placed already: one flat vector a unit") end
+    return placed(result, "flat", "unit.params:flat()", "a flat vector", function(axis, dim, given)
       if dim ~= 0 then
         host.fail(("placement 'S(%d)' of a flat vector on axis '%s': it has one dim, S(0)"):format(dim, axis))
       end
-      if result.sharded then host.fail("the parameters are placed on one axis already") end
+      if next(given, axis) or next(given) ~= axis then
+        host.fail("a flat vector is cut by one axis after the other: place { ... }:place { ... }")
+      end
+      if result.sharded then
+        for before in result.shard_axis:gmatch "[^,]+" do
+          if before == axis then host.fail(("the parameters are placed on axis '%s' already"):format(axis)) end
+        end
+        result.shard_axis = result.shard_axis .. "," .. axis
+        return
+      end
       result.sharded, result.shard_axis, result.site = true, axis, host.site()
       result.shard_least = options.least
     end)

@@ -139,7 +139,7 @@ end
 -- Records the model for `batch` samples of each of `ranks` ranks; returns the recording, the loss and the metrics.
 local function record_model(plan, model, batch, ranks)
   local recorded, loss, metrics = graph.record(plan.dtype, true, function()
-    graph.current.sample_ranks = ranks
+    graph.current.sample_ranks, graph.current.microbatches = ranks, plan.micro
     if plan.lora then graph.current.lora = adapters.begin(plan.lora) end
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do

@@ -45,7 +45,7 @@ end
 
 -- Returns the error of a value of the right kind, or "".
 local function problem_of(entry, value)
-  if entry.choices then
+  if entry.choices and type(value) ~= "boolean" then
     for _, choice in ipairs(entry.choices) do
       if choice == value then return "" end
     end
@@ -86,7 +86,9 @@ function schema.value(what, entry, given, place)
     local whole = counts and type(given) == "number" and given == math.floor(given) and given - given == 0
     why = why or whole and problem_of(entry, given)
     if not why or why == "" then
-      local wanted = entry.choices and "one of " .. kinds.show(entry.choices):sub(2, -2) or kinds.known[entry.kind][1]
+      local choices = entry.choices and kinds.show(entry.choices):sub(2, -2)
+      local wanted = entry.kind == "switch" and "true, false or " .. choices or choices and "one of " .. choices or
+        kinds.known[entry.kind][1]
       why = ("must be %s, not %s"):format(wanted, kinds.show(given))
     elseif whole then
       why = ("%s, not %s"):format(why, kinds.show(given))
@@ -149,6 +151,7 @@ function schema.from_defaults(what, defaults, site)
       default, help, more = given[1], given[2] or "", bounds_of(what, name, given, place)
     end
     local kind = schema.kind_of_default(default)
+    if kind == "boolean" and more.choices then kind = "switch" end
     if not kind then
       host.fail(("%s: the default of '%s' is %s; it may be a number, a text, true or false, or a list of numbers")
         :format(what, name, kinds.show(default)), place)

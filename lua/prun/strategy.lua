@@ -163,7 +163,7 @@ local function require_axes(strategy, unit, mesh)
     if intent.axis == nil or mesh.size_of[intent.axis] then return end
     host.fail(("the mesh has no axis '%s'%s"):format(intent.axis, host.did_you_mean(intent.axis, all)), intent.site)
   end
-  if unit.sharded then places(unit.shard_axis, unit.site) end
+  for axis in unit.shard_axis:gmatch "[^,]+" do places(axis, unit.site) end
   for _, one in ipairs(unit.layers) do places(one.axis, one.site) end
   for _, one in ipairs(unit.activations) do places(one.axis, one.site) end
   for _, hook in ipairs(unit.hooks) do

@@ -10,6 +10,7 @@ local tensor = require "prun.tensor"
 -- The types of option values for the Lua language server; tables of ours are classes.
 local types = {
   integer = "integer", number = "number", text = "string", name = "string", axis = "string", boolean = "boolean",
+  switch = "boolean|string",
   bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
   paths = "string|string[]",
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", tensors = "prun.Tensor[]",
@@ -70,7 +71,7 @@ local signatures = {
     both = "fun(one: prun.Slot, other: prun.Slot)",
     models = "prun.models", data = "prun.data", init = "prun.init", nn = "prun.nn", losses = "prun.losses",
     metrics = "prun.metrics",
-    all_gather = "fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
+    all_gather = "fun(what: prun.Target|prun.Handle|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
     all_gather_v = "fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor",
     all_reduce = "fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?",
     all_to_all = "fun(x: prun.Tensor, options?: table): prun.Tensor",

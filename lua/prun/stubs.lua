@@ -151,10 +151,10 @@
 ---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
----@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
+---@field over? string|string[] two axes instead: of groups of ranks, which are replicas, and of the ranks of a group (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
+---@field reshard_after_forward? boolean|string free parameters after forward; group: keep a group's shard (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 ---@class prun.groups.group.options
 ---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives
@@ -366,7 +366,7 @@
 ---@class prun
 ---@field adam fun(options: prun.adam.options): prun.Optimizer
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
----@field all_gather fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor
+---@field all_gather fun(what: prun.Target|prun.Handle|prun.Tensor, options?: table): prun.Handle|prun.Tensor
 ---@field all_gather_v fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor
 ---@field all_reduce fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?
 ---@field all_to_all fun(x: prun.Tensor, options?: table): prun.Tensor

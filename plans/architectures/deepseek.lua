@@ -29,7 +29,7 @@ end
 local function experts(x)
   return nn.moe("moe", x, {
     experts = arg.experts, choices = arg.choices, hidden = arg.hidden, shared = arg.hidden, gated = true, init = normal,
-    scores = "sigmoid", scale = 2.5, groups = 4, groups_kept = 2, aux = 1e-4, capacity = arg.capacity,
+    scores = "sigmoid", scale = 2.5, groups = 4, groups_kept = 2, aux = 1e-4, bias_rate = 1e-3, capacity = arg.capacity,
   })
 end
 

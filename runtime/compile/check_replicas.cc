@@ -87,7 +87,7 @@ class Replicas {
     const UnitStorage& storage = state_.storage[unit];
     const TensorId weights = storage.master_offloaded ? storage.compute : storage.master;
     Axes alike = axes_;
-    alike.erase(storage.sharded ? storage.axis : "");
+    for (const std::string& axis : storage.axes()) alike.erase(axis);
     const Axes drift = drifting(state_, unit);
     std::vector<Run> runs = runs_of(unit);
     if (storage.sharded)

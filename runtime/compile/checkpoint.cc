@@ -38,7 +38,8 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
   if (storage.sharded) of.shard_axis = storage.axis;
   for (const Axis& axis : state.plan.mesh.axes()) {
     const bool stages = state.plan.pipeline && state.plan.pipeline->axis == axis.name;
-    if (axis.size == 1 || stages || SplitAxes(value.split_axis).has(axis.name) || axis.name == of.shard_axis) continue;
+    if (axis.size == 1 || stages || SplitAxes(value.split_axis).has(axis.name) || storage.is_sharded_over(axis.name))
+      continue;
     (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
   of.copy = !state.graph.units[unit].twin_of.none();

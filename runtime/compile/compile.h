@@ -37,6 +37,7 @@ struct CompileOptions {
   bool count_memory = false;             // counts live bytes and assigns no offsets; cannot run
   bool joins_steps = false;   // no op is carried over the end of a step, because the device runs each step as a whole
   bool leave_memory = false;  // skips arena sizes, for callers that only predict the time of a step
+  bool leaves_views = false;  // every view is a copy, so that a proof also compares views with the ops that read them
   bool every_microbatch = false;  // lists every microbatch of a periodic schedule instead of a repeat
   std::vector<int> only_classes;  // compiles these classes only, so that the job cannot run; empty = all classes
   // Returns the bytes of scratch that an op needs on the device; null = none needed.

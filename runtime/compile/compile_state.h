@@ -1,11 +1,13 @@
 // State that passes share: the plan, and the program under construction.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "compile/compile.h"
 #include "compile/shorten.h"
 #include "compile/strategy_index.h"
@@ -26,7 +28,7 @@ struct UnitLayout {
 struct UnitStorage {
   bool here = true;  // on this rank of the pipeline
   bool sharded = false;
-  std::string axis;   // axis of the shards
+  std::string axis;   // axis of the shards; several as in StrategyUnit::shard_axis
   int64_t shard = 0;  // elements that a rank owns; all of `padded` if not sharded
   TensorId master;    // parameters that the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
   // Parameters in the compute dtype if it differs from the master's; a shard only if the master is offloaded or one
@@ -42,6 +44,9 @@ struct UnitStorage {
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // first element of an unsharded unit's gradient in the flat buffer of all units
 
+  // Returns the axes of the shards; none if not sharded.
+  std::vector<std::string> axes() const { return sharded ? split(axis, ',') : std::vector<std::string>(); }
+  bool is_sharded_over(const std::string& name) const { return std::ranges::count(axes(), name) > 0; }
   // Returns the parameters in the compute dtype.
   TensorId read() const { return !compute.none() ? compute : master; }
   // Returns whether gradients accumulate over microbatches in a tensor other than the gradient.
@@ -150,7 +155,7 @@ struct CompileState {
   int64_t microbatches() const { return plan.microbatches + (shortened ? shortened->left_out() : 0); }
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
   UnitId unit_of(const ScheduleStep& step) const { return graph.calls[step.call].unit; }
-  // Returns the axis over which ranks hold different shards of the unit; "" = each rank holds all of it.
+  // Returns the axis, or axes, over which ranks hold different shards of the unit; "" = each rank holds all of it.
   std::string shard_axis(UnitId unit) const {
     const UnitStorage& of = storage[unit];
     return of.sharded && plan.mesh.size(of.axis) > 1 ? of.axis : "";
@@ -211,6 +216,7 @@ void merge_pointwise(CompileState& state);
 void merge_gradients(CompileState& state);
 void fuse(CompileState& state);            // fuse.cc: fuses two ops into one kernel of the device
 void fuse_losses(CompileState& state);     // fuse_loss.cc: fuses a loss with the gradient of its logits
+void elide_views(CompileState& state);     // elide_views.cc: folds views into the ops that read them
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
 void build_step(CompileState& state);      // step_builder.cc: compute ops, ops of hooks, optimizer, edges

@@ -60,12 +60,13 @@ class DimCheck {
         require_samples(node);
         continue;
       }
+      if (node.attrs.has("over_tokens")) continue;  // reads sums over all tokens (sum_over_tokens)
       int64_t found = -1;
       for (const ValueId input : node.inputs) {
         const int64_t dim = dim_[input.index()];
         if (dim < 0) continue;
         const bool image = slides(*node.op) && input == node.inputs[0];
-        if ((is_arithmetic(*node.op) && !node.attrs.has("over_tokens")) || image) require_apart(node, input, dim);
+        if (is_arithmetic(*node.op) || image) require_apart(node, input, dim);
         if (multiplies_activations(graph_, node) && input == node.inputs[1]) fail(node, input, dim);
         found = after(node, input, dim);
       }

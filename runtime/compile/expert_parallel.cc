@@ -48,8 +48,8 @@ void sum_loads(CompileState& state) {
 // The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`.
 void sum_over_tokens(CompileState& state) {
   std::vector<Node> nodes;
-  std::map<ValueId, ValueId> sums;
-  std::set<ValueId> products, shares;  // shares: divided by a sum over tokens
+  std::map<ValueId, ValueId> sums = state.global_counts;  // an all_reduce works in place, so a value has one
+  std::set<ValueId> products, shares;                     // shares: divided by a sum over tokens
   double batch_ranks = 1;
   for (const std::string& axis : state.plan.batch_axes) batch_ranks *= state.plan.mesh.size(axis);
   for (Node& node : state.graph.nodes) {

@@ -20,7 +20,6 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   Program& program = state_.program;
   const std::string& name = state_.unit_name(state_.unit_of(step));
   int64_t elements = 0, first = 0;
-  for (UnitId unit : units) elements += state_.layouts[unit].padded;
 
   Gathered g;
   g.strategy = strategy;
@@ -30,9 +29,13 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   g.wire = action.wire;
   g.keep = action.keep;
   g.site = action.site;
+  const std::vector<Source> sources = sources_of(step, strategy, action, units, g);
+  for (const Source& source : sources) elements += source.elements;
+  const bool whole = is_whole(units.front(), g.axes);
   if (!action.keep) {
-    g.pool = emitter_.pool_of(fmt::format("{}.gathered", state_.plan.strategies[strategy].name), Role::gathered,
-                              int64_t{action.prefetch} + 1);
+    const std::string& owner = state_.plan.strategies[strategy].name;
+    g.pool = emitter_.pool_of(whole ? owner + ".gathered" : fmt::format("{}.gathered.{}", owner, action.axis),
+                              Role::gathered, int64_t{action.prefetch} + 1);
     g.slot = emitter_.claim_slot(g.pool, "the all_gather of " + name, action.site, [&](int slot) {
       const auto held = holder_.find({g.pool, slot});
       if (held == holder_.end() || !gathered_[held->second].live) return std::string();
@@ -45,32 +48,63 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     g.full = before->full;
     return enter(std::move(g));
   }
-  const auto is_whole = [&](UnitId unit) {
-    return state_.storage[unit].axis == action.axis && state_.plan.mesh.size(action.axis) == 1;
-  };
-  if (std::ranges::all_of(units, is_whole)) {
-    for (UnitId unit : units) g.full[unit] = state_.read_of(unit);
+  if (state_.plan.mesh.size(action.axis) == 1) {
+    for (const Source& source : sources) g.full[source.unit] = source.from;
     return enter(std::move(g));
   }
-  const GathersAhead::Wanted wanted{strategy, &action, step, units, g.pool, g.slot};
+  const GathersAhead::Wanted wanted{strategy, &action, step, units, elements, g.pool, g.slot};
   if (const GatherAhead* ahead = ahead_.find(wanted)) {
     for (size_t i = 0; i < units.size(); ++i) g.full[units[i]] = ahead->parts[i];
     return enter(std::move(g));
   }
-  const TensorId all =
-      add_tensor(program, emitter_.name_of(fmt::format("{}.full.{}", name, phase_name(step.phase)), step.microbatch),
-                 Role::gathered, {state_.plan.param_dtype, {elements}}, false, action.site);
+  const TensorId all = add_tensor(
+      program,
+      emitter_.name_of(fmt::format("{}.{}.{}", name, whole ? "full" : "part", phase_name(step.phase)), step.microbatch),
+      Role::gathered, {state_.plan.param_dtype, {elements}}, false, action.site);
   if (!action.keep) emitter_.enter_pool(program.tensors[all].buffer, g.pool, g.slot);
   emitter_.stream(action.stream);
-  for (UnitId unit : units) {
-    const int64_t padded = state_.layouts[unit].padded;
+  for (const auto& [unit, from, made] : sources) {
     const TensorId full =
-        units.size() == 1 ? all : add_view(program, state_.unit_name(unit) + ".full", all, first, {padded});
-    first += padded;
+        units.size() == 1 ? all : add_view(program, state_.unit_name(unit) + ".full", all, first, {made});
+    first += made;
     g.full[unit] = full;
-    emitter_.communicate_over_wire(ops::all_gather, state_.read_of(unit), full, action, step, unit);
+    emitter_.communicate_over_wire(ops::all_gather, from, full, action, step, unit);
   }
   enter(std::move(g));
+}
+
+bool GatheredParameters::is_whole(UnitId unit, int axes) const {
+  return axes == std::ssize(state_.storage[unit].axes());
+}
+
+std::vector<GatheredParameters::Source> GatheredParameters::sources_of(const ScheduleStep& step, int strategy,
+                                                                       const HookAction& action,
+                                                                       const std::vector<UnitId>& units, Gathered& g) {
+  std::vector<Source> sources;
+  for (const UnitId unit : units) {
+    TensorId from = action.source < 0 ? state_.read_of(unit) : TensorId();
+    int gathered = 0;
+    if (action.source >= 0)
+      for (const Gathered* before : live(step, strategy, action.source))
+        if (const auto found = before->full.find(unit); found != before->full.end())
+          from = found->second, gathered = before->axes;
+    if (from.none())
+      throw plan_error(
+          fmt::format("gathers pieces of '{}' that no all_gather has made, or that are freed", state_.unit_name(unit)),
+          action.site);
+    // The last axis cut the pieces of the others, so that its ranks' shards join to one of them.
+    const std::vector<std::string> axes = state_.storage[unit].axes();
+    const int left = std::ssize(axes) - gathered;
+    if (left == 0 || axes[left - 1] != action.axis)
+      throw plan_error(
+          fmt::format(
+              "gathers the parameters of '{}' over '{}', and {}", state_.unit_name(unit), action.axis,
+              left == 0 ? "they are whole" : fmt::format("'{}' is the last axis that shards them", axes[left - 1])),
+          action.site);
+    g.axes = gathered + 1;
+    sources.push_back({unit, from, state_.program.tensors[from].count() * state_.plan.mesh.size(action.axis)});
+  }
+  return sources;
 }
 
 // The last unit before the loss is gathered for forward and again for backward, with its slot untouched in between. A
@@ -90,7 +124,8 @@ void GatheredParameters::enter(Gathered g) {
   const int number = gathered_.size();
   if (!g.keep) holder_[{g.pool, g.slot}] = number;
   of_caller_[state_.graph.calls[g.call].unit].push_back(number);
-  for (const auto& [unit, full] : g.full) live_of_[unit].push_back(number);
+  for (const auto& [unit, full] : g.full)
+    if (is_whole(unit, g.axes)) live_of_[unit].push_back(number);
   gathered_.push_back(std::move(g));
 }
 
@@ -123,7 +158,7 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
 void GatheredParameters::not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const {
   Site freed;
   for (const Gathered& g : gathered_)
-    if (g.full.count(parameter.unit) != 0) freed = g.freed;
+    if (g.full.contains(parameter.unit) && is_whole(parameter.unit, g.axes)) freed = g.freed;
   if (freed.known())
     throw plan_error(
         fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.name, site.text()), freed);

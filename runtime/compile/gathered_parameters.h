@@ -1,4 +1,5 @@
-// Whole parameters of sharded units: gathers, reads and frees them as the strategies' hooks request.
+// Whole parameters of sharded units: gathers, reads and frees them as the strategies' hooks request. If several axes
+// shard a unit, a gather over one of them makes larger pieces, which the gather over the next axis reads.
 #pragma once
 #include <map>
 #include <string>
@@ -38,11 +39,22 @@ class GatheredParameters {
     bool keep;  // until the last microbatch, in memory of its own
     Site site;
     int pool = -1, slot = -1;
-    std::map<UnitId, TensorId> full;  // each unit's whole flat vector
+    std::map<UnitId, TensorId> full;  // each unit's flat vector: whole, or a piece if more axes shard it
+    int axes = 0;                     // how many axes are gathered
     bool live = true;
     Site freed;
   };
+  // A unit's vector that a gather reads, and the size of its result.
+  struct Source {
+    UnitId unit;
+    TensorId from;
+    int64_t elements;
+  };
   void enter(Gathered g);
+  // Returns what the gather reads of each unit, and sets g.axes. Throws plan_error if the action cannot gather it.
+  std::vector<Source> sources_of(const ScheduleStep& step, int strategy, const HookAction& action,
+                                 const std::vector<UnitId>& units, Gathered& g);
+  bool is_whole(UnitId unit, int axes) const;  // after gathers over so many axes
   // Returns the gather whose result is in g's slot if it equals g's; null = other content.
   const Gathered* still_there(const Gathered& g, const std::vector<UnitId>& units) const;
   std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);

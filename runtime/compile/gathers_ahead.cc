@@ -45,20 +45,19 @@ bool GathersAhead::can_define(const Wanted& wanted) const {
   const std::string& stream = wanted.action->stream;
   const bool beside = !stream.empty() && stream != "compute",  // the compute stream would hide nothing
       may = wanted.action->keep || wanted.action->prefetch > 0;
-  return defines_ && beside && may && wanted.step.phase == Phase::forward && state_.ahead.size() < kAhead &&
-         (wanted.pool < 0 || claimed_.count({wanted.pool, wanted.slot}) == 0);
+  return defines_ && beside && may && wanted.action->source < 0 && wanted.step.phase == Phase::forward &&
+         state_.ahead.size() < kAhead && (wanted.pool < 0 || claimed_.count({wanted.pool, wanted.slot}) == 0);
 }
 
 void GathersAhead::define(const Wanted& wanted) {
-  int64_t elements = 0;
-  for (UnitId unit : wanted.units) elements += state_.layouts[unit].padded;
   const std::string& unit = state_.unit_name(state_.unit_of(wanted.step));
+  const bool whole = state_.storage[wanted.units.front()].axes().size() == 1;
   GatherAhead ahead{wanted.strategy, wanted.action, wanted.step.call, wanted.units, wanted.pool, wanted.slot, {}, {}};
-  ahead.full = add_tensor(state_.program, unit + ".full.ahead", Role::gathered, {state_.plan.param_dtype, {elements}},
-                          true, wanted.action->site);
+  ahead.full = add_tensor(state_.program, unit + (whole ? ".full.ahead" : ".part.ahead"), Role::gathered,
+                          {state_.plan.param_dtype, {wanted.elements}}, true, wanted.action->site);
   int64_t first = 0;
   for (UnitId part : wanted.units) {
-    const int64_t padded = state_.layouts[part].padded;
+    const int64_t padded = state_.storage[part].shard * state_.plan.mesh.size(wanted.action->axis);
     ahead.parts.push_back(wanted.units.size() == 1 ? ahead.full
                                                    : add_view(state_.program, state_.unit_name(part) + ".full",
                                                               ahead.full, first, {padded}));

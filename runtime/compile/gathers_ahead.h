@@ -20,7 +20,8 @@ class GathersAhead {
     const HookAction* action;
     ScheduleStep step;
     const std::vector<UnitId>& units;
-    int pool, slot;  // -1 = memory of its own
+    int64_t elements;  // of all units
+    int pool, slot;    // -1 = memory of its own
   };
 
   // `defines`: the body is the step, which selects the gathers; other bodies find them gathered and must restore them.

@@ -26,6 +26,7 @@ GradientBuckets::GradientBuckets(CompileState& state, OpEmitter& emitter, const 
                                         return state.trains(part) && !state.storage[part].keeps_whole_gradient();
                                       }));
   buckets_.resize(state.graph.units.size());
+  scattered_.resize(state.graph.units.size());
   reduced_over_.resize(state.graph.units.size());
 }
 
@@ -206,7 +207,7 @@ bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int str
     scale_split(unit, step, action);
   else if (scatters && storage.sharded)
     reduce_scatter(step, unit, action);
-  else if (!scatters && storage.sharded && (action.target == "grad_shard" || action.axis != storage.axis))
+  else if (!scatters && storage.sharded && (action.target == "grad_shard" || !storage.is_sharded_over(action.axis)))
     all_reduce_shard(step, unit, action);
   else if (!scatters && !storage.sharded)
     all_reduce(step, unit, strategy, action);
@@ -229,32 +230,69 @@ void GradientBuckets::over_wire(const OpDef& def, TensorId from, TensorId to, co
   emitter_.communicate_over_wire(def, from, to, action, step, state_.unit_of(step));
 }
 
+// The axes that shard a unit's parameters scatter its gradient one after the other: the first scatters the whole one,
+// each other the pieces of the one before.
 void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, const HookAction& action) {
-  UnitStorage& storage = state_.storage[unit];
-  if (action.axis != storage.axis)
+  const UnitStorage& storage = state_.storage[unit];
+  const std::vector<std::string> axes = storage.axes();
+  Scattered& scattered = scattered_[unit];
+  const bool accumulated = !storage.whole_grad.none();
+  if (accumulated && !index_.is_last(step)) return;
+  if (scattered.microbatch != step.microbatch) scattered = {TensorId(), 0, step.microbatch};
+  const int done = scattered.axes;
+  const auto first_left = axes.begin() + done;
+  if (std::find(axes.begin(), first_left, action.axis) != first_left)
     throw plan_error(
-        fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'",
-                    state_.unit_name(unit), storage.axis, action.axis),
+        fmt::format("the gradients of '{}' are reduced over '{}' twice", state_.unit_name(unit), action.axis),
         action.site);
-  if (!storage.whole_grad.none()) {
-    if (!index_.is_last(step)) return;
+  if (first_left == axes.end() || *first_left != action.axis)
+    throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}'{}, but their gradients are reduced over "
+                                 "'{}'",
+                                 state_.unit_name(unit), first_left == axes.end() ? storage.axis : *first_left,
+                                 std::ssize(axes) - done > 1 ? " first" : "", action.axis),
+                     action.site);
+  if ((done > 0) != (action.target == "grad_shard"))
+    throw plan_error(done > 0 ? fmt::format("the gradients of '{}' are scattered over '{}' already: what is left to "
+                                            "scatter is unit.grad_shard",
+                                            state_.unit_name(unit), axes[done - 1])
+                              : fmt::format("unit.grad_shard of '{}' has no gradient yet: scatter unit.grads over "
+                                            "'{}' first",
+                                            state_.unit_name(unit), action.axis),
+                     action.site);
+  if (done == 0) {
+    if (!accumulated && buckets_[unit].microbatch != step.microbatch)
+      open_bucket(unit, step);  // a twin that this rank does not read
     require_whole(unit, step, action);
-    reduced_once(unit, action);
-    return over_wire(ops::reduce_scatter, storage.whole_grad, storage.grad, action, step);
+    scattered.piece = accumulated ? storage.whole_grad : buckets_[unit].flat;
+    buckets_[unit].reduced = true;
   }
-  Bucket& bucket = buckets_[unit];
-  if (bucket.reduced && bucket.microbatch == step.microbatch)
-    throw plan_error(fmt::format("the gradients of '{}' are reduced twice", state_.unit_name(unit)), action.site);
-  if (bucket.microbatch != step.microbatch) open_bucket(unit, step);  // a twin that this rank does not read
-  require_whole(unit, step, action);
-  bucket.reduced = true;
   if (index_.is_last(step)) reduced_once(unit, action);
-  if (index_.is_first(step)) return over_wire(ops::reduce_scatter, bucket.flat, storage.grad, action, step);
+  ++scattered.axes;
+  scatter(step, unit, action);
+}
+void GradientBuckets::scatter(const ScheduleStep& step, UnitId unit, const HookAction& action) {
+  const int ranks = state_.plan.mesh.size(action.axis);
+  if (ranks == 1) return;
+  const UnitStorage& storage = state_.storage[unit];
+  const std::vector<std::string> axes = storage.axes();
+  auto& [piece, done, microbatch] = scattered_[unit];
+  const auto temporary = [&](const char* name) {
+    return add_tensor(state_.program, emitter_.name_of(state_.unit_name(unit) + name, step.microbatch), Role::reduce,
+                      {state_.master_dtype(), {state_.program.tensors[piece].count() / ranks}}, false, action.site);
+  };
+  const bool more = std::any_of(axes.begin() + done, axes.end(),
+                                [&](const std::string& axis) { return state_.plan.mesh.size(axis) > 1; });
+  const TensorId from = piece;
+  if (more) {
+    piece = temporary(".grad_part");
+    return over_wire(ops::reduce_scatter, from, piece, action, step);
+  }
+  if (index_.is_first(step) || !storage.whole_grad.none())
+    return over_wire(ops::reduce_scatter, from, storage.grad, action, step);
   // Shards of later microbatches are added to the first one's.
-  TensorId piece = add_tensor(state_.program, emitter_.name_of(state_.unit_name(unit) + ".grad_shard", step.microbatch),
-                              Role::reduce, {state_.master_dtype(), {storage.shard}}, false, action.site);
-  over_wire(ops::reduce_scatter, bucket.flat, piece, action, step);
-  emitter_.add_in_place(storage.grad, piece, step, action.site, emitter_.stream(action.stream));
+  const TensorId shard = temporary(".grad_shard");
+  over_wire(ops::reduce_scatter, from, shard, action, step);
+  emitter_.add_in_place(storage.grad, shard, step, action.site, emitter_.stream(action.stream));
 }
 
 void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, const HookAction& action) {
@@ -262,11 +300,12 @@ void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, co
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<std::string>& over = reduced_over_[unit];
   if (state_.plan.mesh.size(action.axis) == 1) return reduced_once(unit, action);  // a group of one
-  if (std::find(over.begin(), over.end(), storage.axis) == over.end())
-    throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
-                                 "call prun.reduce_scatter first",
-                                 state_.unit_name(unit), action.axis, storage.axis),
-                     action.site);
+  for (const std::string& axis : storage.axes())
+    if (std::find(over.begin(), over.end(), axis) == over.end())
+      throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over "
+                                   "'{}': call prun.reduce_scatter first",
+                                   state_.unit_name(unit), action.axis, axis),
+                       action.site);
   reduced_once(unit, action);
   over_wire(ops::all_reduce, storage.grad, storage.grad, action, step);
 }

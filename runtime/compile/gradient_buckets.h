@@ -49,6 +49,10 @@ class GradientBuckets {
     int slot = -1, microbatch = -1;
     bool reduced = true;
   };
+  struct Scattered {  // a gradient between the reductions over the axes that shard it
+    TensorId piece;
+    int axes = 0, microbatch = -1;
+  };
   struct PendingReduce {          // consecutive gradients of units that are not sharded, until their bucket is full
     int64_t first = -1, end = 0;  // elements of the flat gradient buffer
     int buckets = 0;
@@ -65,6 +69,7 @@ class GradientBuckets {
   bool reduce_part(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
   void scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action);
   void reduce_scatter(const ScheduleStep& step, UnitId unit, const HookAction& action);
+  void scatter(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void all_reduce(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
   void all_reduce_shard(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action, const ScheduleStep& step);
@@ -82,6 +87,7 @@ class GradientBuckets {
   int64_t most_parts_ = 0;  // parts of one unit whose gradients are unreduced at once
   std::map<ValueId, Target> targets_;
   Table<UnitId, Bucket> buckets_;
+  Table<UnitId, Scattered> scattered_;
   std::map<int, PendingReduce> pending_;                                // by strategy
   Table<UnitId, std::vector<std::string>> reduced_over_;                // axes
   std::map<std::pair<CallId, int>, std::vector<EarlyGradient>> early_;  // by call and microbatch

@@ -50,6 +50,7 @@ class Merger {
   const Shape& shape(ValueId value) const { return graph_.values[value].type.shape; }
 
   std::optional<Elementwise> elementwise(const Node& node) const {
+    if (node.attrs.has("over_tokens")) return std::nullopt;  // its operands are all-reduced first
     std::optional<sdk::PointwiseProgram> program = as_pointwise(*node.op, node.attrs, node.inputs.size());
     if (!program) return std::nullopt;
     Elementwise made{std::move(*program), {}};

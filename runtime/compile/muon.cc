@@ -159,12 +159,14 @@ TensorId OptimizerStep::direction(UnitId unit, const std::string& join, TensorId
   for (const char* number : {"momentum", "nesterov"}) op.attrs.set(number, optimizer.numbers.number(number));
   op.unit = name;
   emitter_.compute(std::move(op));
-  const std::string shards = state_.shard_axis(unit);
   int64_t n = storage.shard;
-  if (!shards.empty()) {
-    n = state_.layouts[unit].padded;
-    const TensorId whole = tensor(".directions", {n});
-    gather(part, whole, shards, false);
+  const std::vector<std::string> shards = storage.sharded ? storage.axes() : std::vector<std::string>();
+  for (size_t i = shards.size(); i-- > 0;) {  // the last axis has cut the pieces of the others
+    const int64_t ranks = state_.plan.mesh.size(shards[i]);
+    if (ranks == 1) continue;
+    n *= ranks;
+    const TensorId whole = tensor(i > 0 ? ".pieces" : ".directions", {n});
+    gather(part, whole, shards[i], false);
     part = whole;
   }
   if (join.empty()) return part;

@@ -8,6 +8,7 @@
 // is then negative, and updates do nothing.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -130,12 +131,13 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
       }
       Attrs attrs;
       if (!split.empty()) attrs.set("weights", all.weights);
-      if (!all.tensors.empty())
-        sum = add(sum, norm2(all.tensors, std::move(attrs), axis.empty() ? "norm2" : "norm2." + axis), "norm2.shards");
+      std::string name = axis.empty() ? "norm2" : "norm2." + axis;
+      std::ranges::replace(name, ',', '.');
+      if (!all.tensors.empty()) sum = add(sum, norm2(all.tensors, std::move(attrs), name), "norm2.shards");
     }
   TensorId total;
   for (const auto& [axis, sum] : shards) {
-    if (!axis.empty()) sum_over(axis, sum);
+    for (const std::string& one : prun::split(axis, ',')) sum_over(one, sum);
     total = add(total, sum, "norm2.all");
   }
   if (total.none()) {  // nothing is trained here, or twins only

@@ -43,6 +43,7 @@ constexpr Pass kPasses[] = {
     {"merge_gradients", Scope::model, merge_gradients, Purpose::training},
     {"fuse", Scope::model, fuse},
     {"fuse_loss", Scope::model, fuse_losses, Purpose::training},
+    {"elide_views", Scope::model, elide_views},
     {"place", Scope::trained, place},
     {"schedule", Scope::trained, schedule, Purpose::samples},
     {"step", Scope::trained, build_step, Purpose::training},

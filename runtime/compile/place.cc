@@ -182,8 +182,10 @@ void separate_parts(CompileState& state) {
   }
 }
 
-// Returns whether the strategy keeps the gathered parameters for the whole step.
+// Returns whether the strategy keeps the gathered parameters for the whole step. If several axes shard them, it may
+// keep what one of them has gathered, which is a part.
 bool keeps_gathered(const StrategyUnit& unit) {
+  if (unit.shard_axis.find(',') != std::string::npos) return false;
   return std::ranges::any_of(unit.hooks, [](const Hook& hook) {
     return std::ranges::any_of(hook.actions, [](const HookAction& action) { return action.keep; });
   });

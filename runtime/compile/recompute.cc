@@ -25,15 +25,25 @@ void StepBuilder::recompute(const ScheduleStep& step, std::vector<Piece>& pieces
 // Sequence parallelism gathers the tokens of a layer again for dw instead of retaining them. The gather precedes the
 // first node that shares an input with dw: this is dx, which hides it.
 void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step) {
+  const auto [gathers, fresh] = gathers_before_.try_emplace({&node, step.half});
+  if (fresh) gathers->second = gathers_before(node, nodes, step.call);
+  for (const Node* gather : gathers->second)
+    if (gathered_again_.emplace(gather, step.microbatch).second) lower(*gather, step);
+}
+
+std::vector<const Node*> StepBuilder::gathers_before(const Node& node, const std::vector<const Node*>& nodes,
+                                                     CallId call) const {
+  std::vector<const Node*> gathers;
   const auto marked = [](const Node& one, const std::set<ValueId>&) { return one.attrs.has("again"); };
   for (const Node* reader : nodes) {
     const bool near = std::any_of(reader->inputs.begin(), reader->inputs.end(), [&](ValueId input) {
       return std::find(node.inputs.begin(), node.inputs.end(), input) != node.inputs.end();
     });
     if (!near) continue;
-    for (const Node* gather : index_.forward_of(step.call, {reader->inputs.begin(), reader->inputs.end()}, marked))
-      if (gathered_again_.emplace(gather, step.microbatch).second) lower(*gather, step);
+    for (const Node* gather : index_.forward_of(call, {reader->inputs.begin(), reader->inputs.end()}, marked))
+      gathers.push_back(gather);
   }
+  return gathers;
 }
 
 }  // namespace prun

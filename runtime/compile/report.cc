@@ -21,7 +21,7 @@ namespace {
 std::vector<std::string> axes_of(const CompileState& state, UnitId unit) {
   std::vector<std::string> axes;
   for (const Axis& axis : state.plan.mesh.axes()) {
-    bool splits = state.storage[unit].axis == axis.name;
+    bool splits = state.storage[unit].is_sharded_over(axis.name);
     for (ValueId parameter : state.graph.units[unit].parameters)
       splits = splits || SplitAxes(state.graph.values[parameter].split_axis).has(axis.name);
     if (splits && axis.size > 1) axes.push_back(axis.name);
@@ -80,9 +80,9 @@ class ReportBuilder {
   }
 
   void square(UnitId unit, TensorId of, const std::vector<std::string>& axes, TensorId to) {
-    // Along its own axis a shard counts in full; along the other axes replicated elements count once.
+    // Along its own axes a shard counts in full; along the other axes replicated elements count once.
     std::vector<std::string> others = axes;
-    std::erase(others, state_.storage[unit].axis);
+    for (const std::string& axis : state_.storage[unit].axes()) std::erase(others, axis);
     const Squares squares = squares_of(state_, unit, of, others);
     Op norm = make_op(ops::norm2, squares.tensors, {to}, Phase::step, site_);
     if (!others.empty()) norm.attrs = squares.attrs(state_.storage[unit].axis);

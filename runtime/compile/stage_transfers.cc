@@ -137,18 +137,26 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
   emitter_.append(stream, std::move(op), floors);
 }
 
+// Returns the slots of a stage without those that compute gradients of weights only, which receive nothing.
+const std::vector<std::pair<Phase, int>>& StageTransfers::turns_of_stage(int stage) {
+  const auto [found, fresh] = turns_of_stage_.try_emplace(stage);
+  if (!fresh) return found->second;
+  const int rank = rank_of_stage(state_.plan, stage);
+  for (const PipelineTurn& turn : state_.plan.pipeline->turns[rank])
+    if (turn.kind != PipelineTurn::Kind::weight && stage_of_chunk(state_.plan, rank, turn.chunk) == stage)
+      found->second.emplace_back(turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward,
+                                 turn.microbatch);
+  return found->second;
+}
+
 // Returns the last send over this border that the other rank has consumed before it computes the tensor that `step`
 // receives. That send has completed by then, so that waiting for it takes no time.
-std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int other_stage) const {
+std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int other_stage) {
   std::optional<OpRef> last;
-  int other = rank_of_stage(state_.plan, other_stage);
-  for (const PipelineTurn& theirs : state_.plan.pipeline->turns[other]) {
-    if (theirs.kind == PipelineTurn::Kind::weight) continue;
-    if (stage_of_chunk(state_.plan, other, theirs.chunk) != other_stage) continue;
-    Phase phase = theirs.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
-    bool same = phase == step.front().phase;
-    if (same && theirs.microbatch == step.front().microbatch) break;
-    auto sent = same ? sent_.end() : sent_.find({phase, step.stage, theirs.microbatch});
+  for (const auto& [phase, microbatch] : turns_of_stage(other_stage)) {
+    const bool same = phase == step.front().phase;
+    if (same && microbatch == step.front().microbatch) break;
+    auto sent = same ? sent_.end() : sent_.find({phase, step.stage, microbatch});
     if (sent != sent_.end() && (!last || last->index < sent->second.index)) last = sent->second;
   }
   return last;

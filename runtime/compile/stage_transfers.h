@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "compile/op_emitter.h"
@@ -28,14 +29,16 @@ class StageTransfers {
   void transfer(bool sends, const StageStep& step, ValueId value, int64_t tag);
   int rank_of(UnitId unit, const StepIndex& index) const;
   void exchange(UnitId here, const std::vector<UnitId>& twins, const StepIndex& index);
-  std::optional<OpRef> used_before(const StageStep& step, int other_stage) const;
+  const std::vector<std::pair<Phase, int>>& turns_of_stage(int stage);
+  std::optional<OpRef> used_before(const StageStep& step, int other_stage);
 
   CompileState& state_;
   OpEmitter& emitter_;
-  std::vector<std::vector<ValueId>> forward_, backward_;  // values that cross a border, by its lower stage
-  std::map<std::tuple<Phase, int, int>, OpRef> sent_;     // last send, by phase, stage and microbatch
-  std::vector<std::optional<OpRef>> sent_by_turn_;        // last send up to each slot
-  bool in_step_ = true;                                   // all ranks have the same order of forward slots
+  std::vector<std::vector<ValueId>> forward_, backward_;              // values that cross a border, by its lower stage
+  std::map<std::tuple<Phase, int, int>, OpRef> sent_;                 // last send, by phase, stage and microbatch
+  std::map<int, std::vector<std::pair<Phase, int>>> turns_of_stage_;  // by stage: phase, microbatch
+  std::vector<std::optional<OpRef>> sent_by_turn_;                    // last send up to each slot
+  bool in_step_ = true;                                               // all ranks have the same order of forward slots
 };
 
 }  // namespace prun

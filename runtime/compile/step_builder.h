@@ -67,6 +67,7 @@ class StepBuilder {
   // recompute.cc: recomputes activations in backward
   void recompute(const ScheduleStep& step, std::vector<Piece>& pieces);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step);
+  std::vector<const Node*> gathers_before(const Node& node, const std::vector<const Node*>& nodes, CallId call) const;
 
   CompileState& state_;
   Body& body_;
@@ -76,7 +77,8 @@ class StepBuilder {
   GatheredParameters gathered_;
   GradientBuckets gradients_;
   StageTransfers transfers_;
-  std::set<std::pair<const Node*, int>> gathered_again_;  // forward node, microbatch
+  std::set<std::pair<const Node*, int>> gathered_again_;                             // forward node, microbatch
+  std::map<std::pair<const Node*, Half>, std::vector<const Node*>> gathers_before_;  // by backward node
   const std::vector<LossTerm> terms_;
   std::map<TensorId, std::vector<TensorId>> aliases_;  // by the first tensor of a buffer: it and its reshapes
   std::map<TensorId, TensorId> first_alias_;

@@ -1,4 +1,5 @@
-// Row-major numbering of ranks over the axes.
+// Row-major numbering of ranks over the axes. The size and the index also take several axes, "dp,node": the first
+// varies slowest.
 #include "ir/mesh.h"
 
 #include <fmt/format.h>
@@ -29,6 +30,8 @@ int Mesh::size(const std::string& axis) const {
   if (axis == kWorld) return ranks();
   for (const Axis& a : axes_)
     if (a.name == axis) return a.size;
+  if (const size_t comma = axis.find(','); comma != std::string::npos)
+    return size(axis.substr(0, comma)) * size(axis.substr(comma + 1));
   PRUN_CHECK(false, "no axis " + axis + " in mesh " + text());
   return 1;
 }
@@ -37,6 +40,10 @@ int Mesh::index(const std::string& axis, int rank) const {
   if (axis == kWorld) return rank;
   for (size_t i = 0; i < axes_.size(); ++i)
     if (axes_[i].name == axis) return rank / stride(i) % axes_[i].size;
+  if (const size_t comma = axis.find(','); comma != std::string::npos) {
+    const std::string rest = axis.substr(comma + 1);
+    return index(axis.substr(0, comma), rank) * size(rest) + index(rest, rank);
+  }
   PRUN_CHECK(false, "no axis " + axis + " in mesh " + text());
   return 0;
 }

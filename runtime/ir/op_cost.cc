@@ -47,7 +47,8 @@ double wire_bytes(const Program& program, const Op& op) {
   if (op.is(ops::all_gather) || op.is(ops::all_gather_v)) return (n - 1) * in;
   if (op.sends()) return in;
   if (op.receives()) return 0;
-  if (op.is(ops::reduce_scatter) || op.is(ops::all_to_all)) return (n - 1) / n * in;
+  if (op.is(ops::reduce_scatter) || op.is(ops::all_to_all) || op.def->coll == CollKind::all_to_all_v)
+    return (n - 1) / n * in;
   return n > 1 ? in : 0;
 }
 

@@ -22,6 +22,7 @@ struct HookAction {
   std::string kind;    // all_gather, free, ensure, reduce_scatter, all_reduce, print
   std::string target;  // "params", "grads", "grad_shard"; print: what to print
   int handle = -1;     // all_gather: the handle that it creates; free, ensure: the handle that it refers to
+  int source = -1;     // all_gather: the handle whose result it gathers; -1 = the unit's shard
   std::string axis;
   std::string stream;  // "" = the compute stream
   std::string op = "sum";
@@ -54,6 +55,7 @@ struct LayerPlacement {
 struct StrategyUnit {
   std::string unit_class;
   bool sharded = false;  // params:flat():place { axis = "S(0)" }
+  // "dp", or several: the first cuts the vector, each further one the pieces.
   std::string shard_axis;
   int64_t shard_least = -1;  // bytes: smaller parameters remain whole; -1 = no threshold
   Site shard_site;

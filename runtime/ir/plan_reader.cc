@@ -342,10 +342,10 @@ Graph read_graph(const Field& root) {
 
 void read(const Field& field, HookAction& action) {
   field.need("kind", action.kind);
-  field.may("target", action.target, "handle", action.handle, "axis", action.axis, "stream", action.stream, "op",
-            action.op, "text", action.text, "prefetch", action.prefetch, "inflight", action.inflight, "bucket",
-            action.bucket, "first", action.first, "keep", action.keep, "wire", action.wire, "keep_last",
-            action.keep_last, "site", action.site);
+  field.may("target", action.target, "handle", action.handle, "source", action.source, "axis", action.axis, "stream",
+            action.stream, "op", action.op, "text", action.text, "prefetch", action.prefetch, "inflight",
+            action.inflight, "bucket", action.bucket, "first", action.first, "keep", action.keep, "wire", action.wire,
+            "keep_last", action.keep_last, "site", action.site);
   if (action.prefetch < 0 || action.inflight < 1 || action.bucket < 0 || action.first < 0)
     field.fail("of prefetch, bucket and first from 0, inflight from 1");
 }

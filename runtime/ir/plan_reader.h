@@ -25,8 +25,8 @@
 //     "strategies": [ { "name", "axis", "differs", "site": S, "units": [ { "class", "sharded": bool, "shard_axis",
 //     "site": S,
 //         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [
-//            { "kind", "target", "handle", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket", "first",
-//              "keep_last", "site": S } ] } ] } ] } ]
+//            { "kind", "target", "handle", "source", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket",
+//              "first", "keep_last", "site": S } ] } ] } ] } ]
 //    "others": [ { "mesh", "micro", "batch", "pipeline" } ]: the same plan at other sizes
 //   -- kind "program":
 //     "programs": [ { "tensors": [ { "name", "dtype", "shape" } ],

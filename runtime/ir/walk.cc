@@ -58,8 +58,13 @@ void Walk::add_actor(const Body& body, int rank) {
   Table<StreamId, int> size;
   for (StreamId stream : body.streams.ids())
     size.push_back(repeats_ == Repeats::run ? WrittenOut(body).ops(stream) : std::ssize(body.streams[stream].ops));
-  actors_.push_back(
-      {&body, rank, Table<StreamId, int>(streams, 0), std::move(size), Table<StreamId, bool>(streams, false), {}});
+  actors_.push_back({&body,
+                     rank,
+                     Table<StreamId, int>(streams, 0),
+                     std::move(size),
+                     Table<StreamId, bool>(streams, false),
+                     {},
+                     Table<StreamId, Awaited>(streams)});
 }
 
 // Returns whether the ranks of each class have groups of the same classes, and exchange messages with ranks of one
@@ -235,12 +240,26 @@ void Walk::step(StreamCursor at) {
   }
 }
 
+// Most blocked streams still wait for the same op, so that their next op need not be read again.
+bool Walk::is_blocked(StreamCursor at) {
+  Actor& actor = actors_[at.actor];
+  Awaited& awaited = actor.awaited[at.stream];
+  if (awaited.index >= 0 && actor.done[awaited.stream] <= awaited.index) return true;
+  awaited.index = -1;
+  const std::optional<Edge> edge = missing_edge(at);
+  if (edge && actor.done.has(edge->stream)) {
+    const int64_t copy = place(at).copy;
+    awaited = {edge->stream, copy == 0 ? edge->index : WrittenOut(*actor.body).target(edge->stream, edge->index, copy)};
+  }
+  return edge.has_value();
+}
+
 void Walk::advance(int id) {
   Actor& actor = actors_[id];
   for (bool moved = true; moved;) {
     moved = false;
     for (const StreamId s : actor.done.ids()) {
-      while (!actor.arrived[s] && unfinished(id, s) && !missing_edge({id, s})) {
+      while (!actor.arrived[s] && unfinished(id, s) && !is_blocked({id, s})) {
         step({id, s});
         moved = true;
       }

@@ -95,13 +95,19 @@ class Walk {
   int channel(StreamCursor at);
 
  private:
+  // An op that had not ended when it was last looked for; index -1 = none.
+  struct Awaited {
+    StreamId stream;
+    int64_t index = -1;  // executed
+  };
   struct Actor {
     const Body* body = nullptr;
     int rank = 0;
-    Table<StreamId, int> done;      // ops that have ended
-    Table<StreamId, int> size;      // number of ops
-    Table<StreamId, bool> arrived;  // the next op has begun and waits for other actors
-    std::vector<int> groups;        // by axis (axes_)
+    Table<StreamId, int> done;         // ops that have ended
+    Table<StreamId, int> size;         // number of ops
+    Table<StreamId, bool> arrived;     // the next op has begun and waits for other actors
+    std::vector<int> groups;           // by axis (axes_)
+    Table<StreamId, Awaited> awaited;  // of the next op
   };
   struct Channel {
     std::deque<StreamCursor> sends, receives, puts;  // blocked
@@ -114,6 +120,7 @@ class Walk {
   void find_groups();
   size_t axis_of(const Op& op) const;
   int peer(const Actor& actor, const Op& op) const;  // index of the peer's actor
+  bool is_blocked(StreamCursor at);                  // by an edge
   void advance(int actor);
   bool begin(StreamCursor at);  // returns whether the op has ended
   bool message(StreamCursor at, Channel& channel);

@@ -257,9 +257,9 @@ void verify(const JobSpec& spec, const Job& job, int ranks) {
 
 }  // namespace
 
-Job compile_plan(const JobSpec& spec, const Plan& plan, int ranks, bool verified) {
+Job compile_plan(const JobSpec& spec, const Plan& plan, int ranks, bool verified, const std::vector<int>& only) {
   PassWatch watch("");
-  Job job = compile_watched(spec, plan, watch, Of::part);
+  Job job = compile_watched(spec, plan, watch, Of::part, only);
   if (verified) verify(spec, job, ranks);
   return job;
 }
@@ -269,9 +269,9 @@ Job compile_ranks(const JobSpec& spec, const Plan& plan, const std::vector<int>&
   return compile_watched(spec, plan, watch, Of::itself, ranks);
 }
 
-Job compile_roughly(const JobSpec& spec, const Plan& plan, bool memory) {
+Job compile_roughly(const JobSpec& spec, const Plan& plan, bool memory, const std::vector<int>& only) {
   PassWatch watch("");
-  return compile_watched(spec, plan, watch, memory ? Of::estimate : Of::time);
+  return compile_watched(spec, plan, watch, memory ? Of::estimate : Of::time, only);
 }
 
 Job build_job(const JobSpec& spec, int ranks, Plan* read) {

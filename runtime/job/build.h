@@ -12,12 +12,13 @@
 namespace prun {
 
 Job build_job(const JobSpec& spec, int ranks, Plan* read = nullptr);  // `read`: receives the plan
-// Compiles a recorded plan for `ranks`; `verified`: also verifies it for this device.
-Job compile_plan(const JobSpec& spec, const Plan& plan, int ranks, bool verified);
+// Compiles a recorded plan for `ranks`; `verified`: also verifies it for this device. `only`: ranks of the pipeline
+// whose programs are compiled; empty = all.
+Job compile_plan(const JobSpec& spec, const Plan& plan, int ranks, bool verified, const std::vector<int>& only = {});
 // Compiles the programs of some ranks of a plan's pipeline as they would run; the others are empty.
 Job compile_ranks(const JobSpec& spec, const Plan& plan, const std::vector<int>& ranks);
 // Compiles a plan for estimates; it cannot run. `memory`: arena sizes are approximate, otherwise missing.
-Job compile_roughly(const JobSpec& spec, const Plan& plan, bool memory);
+Job compile_roughly(const JobSpec& spec, const Plan& plan, bool memory, const std::vector<int>& only = {});
 // Returns the value of --pad-vocabulary, or the device's multiple without that option.
 int64_t vocabulary_multiple(const JobSpec& spec, const Device& device);
 // Records the plan by its script, optionally with other sizes.

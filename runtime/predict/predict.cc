@@ -79,10 +79,17 @@ class PeriodicSimulation {
   std::optional<SimulatedPlan> run() {
     if (!worthwhile()) return std::nullopt;
     const ScriptServer scripts(spec_.lua_dir);
-    find_bases();
-    if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
-      return std::nullopt;
-    return answer();
+    set_sizes();
+    while (true) {
+      find_bases();
+      if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
+        return std::nullopt;
+      if (std::optional<Figures> all = figures()) return answer(*all);
+      // Parts of a rank's step may become regular with more stages than the step itself.
+      Repeated& stages = dimensions_[kStages];
+      if (stages.fixed()) return std::nullopt;
+      stages.base += 2;
+    }
   }
 
  private:
@@ -128,7 +135,7 @@ class PeriodicSimulation {
     return in_rounds() ? stages * depth + remainder() : stages + depth;
   }
 
-  void find_bases() {
+  void set_sizes() {
     const bool pipeline = length_.stages > 1;
     Repeated stages{3, length_.stages}, depth{pipeline && in_rounds() ? 2 : 1, length_.microbatches};
     if (pipeline)
@@ -147,6 +154,9 @@ class PeriodicSimulation {
         more.push_back(sizes.microbatches + times * further);
       return more;
     });
+  }
+
+  void find_bases() {
     const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
@@ -156,7 +166,7 @@ class PeriodicSimulation {
         each.base = tries == kMostTries ? each.wanted : each.base + 2;
     }
     Repeated& microbatches = dimensions_[kMicrobatches];
-    if (pipeline && reduces_every_microbatch() && falls_behind()) microbatches.base = microbatches.wanted;
+    if (length_.stages > 1 && reduces_every_microbatch() && falls_behind()) microbatches.base = microbatches.wanted;
   }
 
   // Gradients that are reduced in every microbatch share links with the pipeline.
@@ -189,8 +199,11 @@ class PeriodicSimulation {
   // Returns the relative position of class `c` of `of` between the second and the last but one.
   static double place_between(int c, int of) { return of <= 3 ? 0 : static_cast<double>(c - 1) / (of - 3); }
 
+  // Returns whether the first two and the last two ranks of a pipeline stand for all.
+  bool shows_ends() const { return length_.stages > 3 && !dimensions_.empty() && !dimensions_[kStages].fixed(); }
+
   std::vector<ClassResult> shown_classes(const Simulation& of) const {
-    if (length_.stages <= 3 || dimensions_.empty() || dimensions_[kStages].fixed()) return of.classes;
+    if (!shows_ends()) return of.classes;
     const size_t last = of.classes.size() - 1;
     return {of.classes[0], of.classes[1], of.classes[last - 1], of.classes[last]};
   }
@@ -204,7 +217,15 @@ class PeriodicSimulation {
 
   Figures peaks(const std::vector<int>& sizes, bool packed) {
     Figures all;
-    for (ClassResult& each : shown_classes(small_.memory_at(small_sizes(sizes), packed)))
+    const SmallLengths small = small_sizes(sizes);
+    if (shows_ends() &&
+        small_.at(small_sizes(base_sizes())).classes.size() == static_cast<size_t>(base_sizes()[kStages])) {
+      const int last = small.stages - 1;
+      for (const RoleBytes& of : small_.memory_of(small, {0, 1, last - 1, last}, packed))
+        for (const int64_t bytes : of) all.push_back(static_cast<double>(bytes));
+      return all;
+    }
+    for (ClassResult& each : shown_classes(small_.memory_at(small, packed)))
       each_role(each, [&](double& value) { all.push_back(value); });
     return all;
   }
@@ -235,14 +256,18 @@ class PeriodicSimulation {
 
   // Returns nullopt if a time or a byte count would be negative: a value that shrinks from size to size is not in a
   // steady state.
-  std::optional<SimulatedPlan> answer() {
-    WholeMemory memory(spec_, ranks_, small_);
-    const Figures bytes = memory.affordable() ? Figures() : extended_peaks();
+  std::optional<Figures> figures() {
     Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
     for (double& value : all) {
       if (value < -kEven * std::abs(all.front())) return std::nullopt;
       value = std::max(value, 0.0);
     }
+    return all;
+  }
+
+  SimulatedPlan answer(const Figures& all) {
+    WholeMemory memory(spec_, ranks_, small_);
+    const Figures bytes = memory.affordable() ? Figures() : extended_peaks();
     const Simulation& small = small_.at(small_sizes(base_sizes()));
     SimulatedPlan made;
     Simulation& result = made.result;

@@ -118,4 +118,13 @@ const Simulation& SmallPlans::memory_at(const SmallLengths& sizes, bool packed) 
   return known[sizes] = simulated(sizes, packed ? Memory::packed : Memory::counted, false, true);
 }
 
+std::vector<RoleBytes> SmallPlans::memory_of(const SmallLengths& sizes, const std::vector<int>& ranks, bool packed) {
+  const Plan& plan = recorded(sizes);
+  const Job job =
+      packed ? compile_plan(spec_, plan, plan.mesh.ranks(), false, ranks) : compile_roughly(spec_, plan, true, ranks);
+  std::vector<RoleBytes> bytes;
+  for (const int rank : ranks) bytes.push_back(std::to_array(job.classes[static_cast<size_t>(rank)].role_bytes));
+  return bytes;
+}
+
 }  // namespace prun

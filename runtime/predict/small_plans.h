@@ -1,5 +1,6 @@
 // A plan at chosen sizes: a few stages, microbatches and layers are compiled and walked, once each.
 #pragma once
+#include <array>
 #include <functional>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "ir/plan.h"
+#include "ir/program.h"
 #include "job/job_spec.h"
 #include "simulate/simulate.h"
 
@@ -43,6 +45,8 @@ struct SmallPlansOptions {
   bool every_rank = false;  // every rank is simulated
 };
 
+using RoleBytes = std::array<int64_t, kRoles>;
+
 class SmallPlans {
  public:
   // Records the plan without the slots of its pipeline schedule, and with at most two layers if --set gives it
@@ -62,6 +66,8 @@ class SmallPlans {
   // Returns the memory only, without a walk. `packed`: with offsets as in a run, which is slow; otherwise the largest
   // sum of live buffers.
   const simulate::Simulation& memory_at(const SmallLengths& sizes, bool packed);
+  // Returns the arenas of some ranks of the pipeline, whose programs alone are compiled.
+  std::vector<RoleBytes> memory_of(const SmallLengths& sizes, const std::vector<int>& ranks, bool packed);
 
  private:
   enum class Memory { packed, counted, none };

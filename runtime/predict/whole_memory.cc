@@ -15,8 +15,8 @@
 namespace prun {
 namespace {
 
-// Ops per step whose buffers are packed in half a second, for one program, and in a few seconds, for all.
-constexpr double kOpsOfARank = 60000, kOpsOfAll = 400000;
+// Ops per step whose buffers are packed in half a second, for one program, and in several seconds, for all.
+constexpr double kOpsOfARank = 100000, kOpsOfAll = 1000000;
 constexpr int kLeastListed = 4;   // microbatches beyond the stages
 constexpr int kRanksPacked = 12;  // approximate number for a long pipeline
 constexpr int kShort = 6;         // in a shorter interval one rank confirms a line, in it or next to it

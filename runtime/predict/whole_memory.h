@@ -1,7 +1,6 @@
 // The arenas of a plan's ranks as they run, for plans whose real size costs no more to compile than a small simulation:
 // a long schedule is listed by one period, and the middle ranks of a pipeline are interpolated.
 #pragma once
-#include <array>
 #include <map>
 #include <set>
 #include <vector>
@@ -12,8 +11,6 @@
 #include "predict/small_plans.h"
 
 namespace prun {
-
-using RoleBytes = std::array<int64_t, kRoles>;
 
 class WholeMemory {
  public:

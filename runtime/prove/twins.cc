@@ -14,8 +14,10 @@ namespace {
 // Small vocabularies show the same errors with few padded columns as with many.
 constexpr int64_t kMostMultiple = 8;
 
-Job compile_widened(const Plan& plan, const FusesOp& fuses, int64_t vocabulary_multiple = 1) {
+Job compile_widened(const Plan& plan, const FusesOp& fuses, int64_t vocabulary_multiple = 1,
+                    bool leaves_views = false) {
   CompileOptions options;
+  options.leaves_views = leaves_views;
   options.vocabulary_multiple = std::min(vocabulary_multiple, kMostMultiple);
   options.device = "reference";
   options.widen = true;
@@ -42,7 +44,7 @@ std::optional<Twins> make_twins(const Plan& plan, const TwinOptions& options, st
           each->optimizer.clip = 0;
         }
         twins.small_job = compile_widened(twins.small, options.fuses, options.vocabulary_multiple);
-        twins.one_job = compile_widened(twins.one, options.fuses);
+        twins.one_job = compile_widened(twins.one, options.fuses, 1, true);
         return twins;
       } catch (const Error& error) {
         if (why_not.empty()) why_not = fmt::format("the plan could not be made small: {}", error.what());

@@ -12,12 +12,18 @@ double bandwidth_of(const GroupShape& group) {
   return group.nodes == 1 ? group.bus : std::min(group.bus, group.network);
 }
 
+// Returns the kind with blocks of equal sizes, which calibrations measure.
+CollKind of_equal_blocks(CollKind kind) {
+  if (kind == CollKind::all_gather_v) return CollKind::all_gather;
+  return kind == CollKind::all_to_all_v ? CollKind::all_to_all : kind;
+}
+
 // Returns measured rates if all steps use one link: the ranks share a node, or each has a node of its own. Otherwise
 // null.
 const CollectiveRates* measured(const Cluster& cluster, CollKind kind, const GroupShape& group) {
   if (group.nodes > 1 && group.ranks > group.nodes) return nullptr;
   const auto& known = link_at(cluster, group.level).collectives;
-  const auto found = known.find(kind);
+  const auto found = known.find(of_equal_blocks(kind));
   return found == known.end() ? nullptr : &found->second;
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/text.h"
 #include "ir/ops.h"
 #include "verify/byte_map.h"
 #include "verify/view.h"
@@ -123,8 +124,10 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const Tensor& flat = program.tensors[op.writes[0]];
     const int64_t size = dtype_bytes(flat.dtype);
     const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
-    const std::string axis = op.attrs.text("axis");
-    const bool shard = program.mesh.has(axis) && program.mesh.size(axis) > 1;  // the pieces differ from rank to rank
+    const std::vector<std::string> axes = split(op.attrs.text("axis"), ',');
+    const bool shard = std::ranges::any_of(axes, [&](const std::string& axis) {  // the pieces differ from rank to rank
+      return program.mesh.has(axis) && program.mesh.size(axis) > 1;
+    });
     const auto is_piece = [](int64_t, int64_t, bool& piece) { piece = true; };
     ByteMap<bool>& bytes = pieces[flat.buffer];
     if (shard) bytes.over(flat.byte_offset, flat.byte_offset + flat.bytes(), is_piece);

@@ -104,6 +104,19 @@ std::vector<size_t> PlacementFlow::axes_of(const std::string& name) const {
   return found;
 }
 
+std::vector<size_t> PlacementFlow::axes_in(const std::string& names) const {
+  std::vector<size_t> found;
+  for (const std::string& name : split(names, ','))
+    for (const size_t a : axes_of(name)) found.push_back(a);
+  return found;
+}
+
+std::string PlacementFlow::names_of(const std::vector<size_t>& axes) const {
+  std::string names;
+  for (const size_t a : axes) names += (names.empty() ? "" : ",") + axes_[a];
+  return names;
+}
+
 // Merges the placements of several pieces on each axis; zeros are compatible with all placements.
 int PlacementFlow::joined(const std::vector<const TensorPlacement*>& placements) {
   if (placements.empty()) return 0;
@@ -256,11 +269,11 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
       state.push_back(segments.empty() ? &kNothing : &segments[s].state);
       if (!one_by_one || placements[s]->layout < 0) continue;
       const Layout& layout = layouts_[placements[s]->layout];
-      const AxisPlacement on_its_axis = operands.back()[layout.axis];
+      const AxisPlacements on_its_axes = std::move(operands.back());
       operands.pop_back(), state.pop_back();
       for (const Piece& piece : layout.pieces) {
         operands.push_back(on_axes(piece.by_axis));
-        operands.back()[layout.axis] = on_its_axis;
+        take_axes(layout, on_its_axes, operands.back());
         state.push_back(&segments[s].state);
       }
     }
@@ -445,7 +458,7 @@ void PlacementFlow::sources(OpContext& context) {
   std::sort(pieces.begin(), pieces.end());
   const Tensor& flat = *context.write_tensors[0];
   const std::string over = op.attrs.text("axis");
-  const std::vector<size_t> sharded = axes_of(over);
+  const std::vector<size_t> sharded = axes_in(over);
   if (over.empty() || sharded.empty()) {
     context.writes[0] = whole(flat, {id_of(all(kZero))});
     for (const Piece& piece : pieces) context.writes[0].push_back(part(flat, piece.begin, piece.end, parameter(piece)));
@@ -457,8 +470,7 @@ void PlacementFlow::sources(OpContext& context) {
   for (const TensorPlacement& of_piece : of_pieces) placements.push_back(&of_piece);
   AxisPlacements of_shard = on_axes(joined(placements));
   for (const size_t a : sharded) of_shard[a] = shard(kFlat);
-  const int layout = sharded.size() == 1 ? id_of(Layout{static_cast<int>(sharded[0]), flat.count(), pieces}) : -1;
-  context.writes[0] = whole(flat, {id_of(of_shard), layout, flat.byte_offset});
+  context.writes[0] = whole(flat, {id_of(of_shard), id_of(Layout{sharded, flat.count(), pieces}), flat.byte_offset});
 }
 
 void PlacementFlow::follow(OpContext& context) {

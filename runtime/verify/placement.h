@@ -6,6 +6,7 @@
 //
 // Surprising fact: a rule sees one axis at a time, because axes never interact.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -96,10 +97,11 @@ struct Piece {
 };
 
 struct Layout {
-  int axis = 0;
-  int64_t elements = 0;  // elements of one shard
+  std::vector<size_t> axes;  // the first cuts the vector, each further one the shards of the one before
+  int64_t elements = 0;      // elements of one shard
   std::vector<Piece> pieces;
   auto operator<=>(const Layout&) const = default;
+  bool is_over(size_t axis) const { return std::ranges::count(axes, axis) > 0; }
 };
 
 // The effect of one op on one axis.
@@ -168,6 +170,7 @@ class PlacementFlow {
   void orthogonalize(OpContext& context);
   void apply_update(OpContext& context);
   void reduce_scatter(OpContext& context, size_t axis);
+  void scatter_shard(OpContext& context, size_t axis);
   void elementwise(OpContext& context, AxisRule rule);
   int together_in(const std::vector<Segment>& segments);
   void by_tensor(OpContext& context, AxisRule rule);
@@ -175,7 +178,8 @@ class PlacementFlow {
   // placement_flat.cc
   AxisPlacements on_axes_at(const Layout& layout, int64_t element) const;
   std::vector<int64_t> borders_of(const std::vector<const Layout*>& layouts) const;
-  int joined_pieces(const Layout& layout, AxisPlacement on_its_axis);
+  int joined_pieces(const Layout& layout, const AxisPlacements& on_its_axes);
+  void take_axes(const Layout& layout, const AxisPlacements& from, AxisPlacements& to) const;
   // Applies `change` to the placement on each axis; for a shard of a flat vector, to each of its pieces.
   TensorPlacement each_piece(const TensorPlacement& placement,
                              const std::function<void(size_t, AxisPlacement&)>& change);
@@ -191,6 +195,8 @@ class PlacementFlow {
   int weighted_norm(const OpContext& context, int result);
   int joined(const std::vector<const TensorPlacement*>& placements);
   std::vector<size_t> axes_of(const std::string& name) const;
+  std::vector<size_t> axes_in(const std::string& names) const;  // of names between commas, in their order
+  std::string names_of(const std::vector<size_t>& axes) const;  // "dp,node"
 
   std::vector<std::string> axes_;  // axes with more than one rank, and kPaddingAxis if anything is padded
   std::vector<int> sizes_;

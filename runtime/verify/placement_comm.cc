@@ -180,13 +180,28 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   const TensorPlacement first = reads.front().state.placement;
   const bool one =
       std::all_of(reads.begin(), reads.end(), [&](const Segment& s) { return s.state.placement == first; });
-  if (one && first.layout >= 0 && layouts_[first.layout].axis == static_cast<int>(axis)) {
-    const Layout layout = layouts_[first.layout];
+  if (one && first.layout >= 0 && layouts_[first.layout].is_over(axis)) {
+    Layout layout = layouts_[first.layout];
     if (layout.elements != from.count() || first.origin != from.byte_offset) {
       context.report(kPlacementRule,
                      fmt::format("gathers {} elements of a shard of {} over {}: the parts of the ranks do not join",
                                  from.count(), layout.elements, axes_[axis]),
                      reads.front().state);
+      return;
+    }
+    if (layout.axes.back() != axis) {
+      context.report(kPlacementRule,
+                     fmt::format("gathers over {} a shard cut over {}: the last of these joins its parts first",
+                                 axes_[axis], names_of(layout.axes)),
+                     reads.front().state);
+      return;
+    }
+    if (layout.axes.size() > 1) {  // the parts join to the shard of the other axes
+      const AxisPlacements shards = on_axes(first.by_axis);
+      layout.axes.pop_back();
+      layout.elements *= sizes_[axis];
+      const int by_axis = joined_pieces(layout, shards);
+      context.writes[0] = whole(to, {by_axis, id_of(std::move(layout)), to.byte_offset});
       return;
     }
     context.writes[0] = whole(to, {id_of(all(kZero))});
@@ -230,11 +245,34 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   context.writes[0] = whole(to, {id_of(result)});
 }
 
+// Each rank's part of a shard becomes a shard that is cut over one axis more.
+void PlacementFlow::scatter_shard(OpContext& context, size_t axis) {
+  const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
+  const ValueState& state = context.reads[0].front().state;
+  const bool averages_equal = repeats_[axis] && averages(context.op);
+  TensorPlacement placement = each_piece(state.placement, [&](size_t a, AxisPlacement& one) {
+    if (a != axis) return;
+    const std::string problem = reduced(context.op, axes_[a], one, averages_equal);
+    if (!problem.empty()) context.report(kPlacementRule, problem, state);
+  });
+  Layout layout = layouts_[placement.layout];
+  const bool whole_shard = layout.elements == from.count() && placement.origin == from.byte_offset;
+  if (layout.is_over(axis) || !whole_shard) return;  // reported above, or an unknown placement
+  AxisPlacements shards = on_axes(placement.by_axis);
+  shards[axis] = shard(kFlat);
+  layout.axes.push_back(axis);
+  layout.elements = to.count();
+  const int by_axis = joined_pieces(layout, shards);
+  context.writes[0] = whole(to, {by_axis, id_of(std::move(layout)), to.byte_offset});
+}
+
 void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
   const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
   std::vector<const TensorPlacement*> placements;
   std::vector<TensorPlacement> inner;
   std::vector<Piece> pieces;
+  if (context.reads[0].size() == 1 && context.reads[0].front().state.placement.layout >= 0)
+    return scatter_shard(context, axis);
   int8_t cut = -1;
   const Cut* order = nullptr;  // of the ranks' parts, other than theirs
   bool shards = false;
@@ -264,8 +302,7 @@ void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
   if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0), order);
   TensorPlacement placement{id_of(result)};
   if (flat && known)
-    placement = {placement.by_axis, id_of(Layout{static_cast<int>(axis), to.count(), std::move(pieces)}),
-                 to.byte_offset};
+    placement = {placement.by_axis, id_of(Layout{{axis}, to.count(), std::move(pieces)}), to.byte_offset};
   context.writes[0] = whole(to, shards ? TensorPlacement{} : placement);
 }
 

@@ -25,8 +25,13 @@ std::vector<int64_t> PlacementFlow::borders_of(const std::vector<const Layout*>&
   return borders;
 }
 
-// Merges the placements of the pieces on all axes except the one that shards the vector.
-int PlacementFlow::joined_pieces(const Layout& layout, AxisPlacement on_its_axis) {
+// Copies the placements on the axes that shard the vector.
+void PlacementFlow::take_axes(const Layout& layout, const AxisPlacements& from, AxisPlacements& to) const {
+  for (const size_t a : layout.axes) to[a] = from[a];
+}
+
+// Merges the placements of the pieces on all axes except those that shard the vector.
+int PlacementFlow::joined_pieces(const Layout& layout, const AxisPlacements& on_its_axes) {
   std::vector<TensorPlacement> of_pieces;
   of_pieces.reserve(layout.pieces.size());
   for (const Piece& piece : layout.pieces) of_pieces.push_back({piece.by_axis});
@@ -34,7 +39,7 @@ int PlacementFlow::joined_pieces(const Layout& layout, AxisPlacement on_its_axis
   placements.reserve(of_pieces.size());
   for (const TensorPlacement& placement : of_pieces) placements.push_back(&placement);
   AxisPlacements result = placements.empty() ? all(kZero) : on_axes(joined(placements));
-  result[layout.axis] = on_its_axis;
+  take_axes(layout, on_its_axes, result);
   return id_of(result);
 }
 
@@ -48,14 +53,14 @@ TensorPlacement PlacementFlow::each_piece(const TensorPlacement& placement,
     return result;
   }
   Layout layout = layouts_[placement.layout];
-  change(layout.axis, outer[layout.axis]);
+  for (const size_t a : layout.axes) change(a, outer[a]);
   for (Piece& piece : layout.pieces) {
     AxisPlacements inner = on_axes(piece.by_axis);
     for (size_t a = 0; a < axes_.size(); a++)
-      if (static_cast<int>(a) != layout.axis) change(a, inner[a]);
+      if (!layout.is_over(a)) change(a, inner[a]);
     piece.by_axis = id_of(inner);
   }
-  result.by_axis = joined_pieces(layout, outer[layout.axis]);
+  result.by_axis = joined_pieces(layout, outer);
   result.layout = id_of(std::move(layout));
   return result;
 }
@@ -69,24 +74,31 @@ std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& conte
     if (state[r]->placement.layout < 0) continue;
     const Layout* layout = &layouts_[state[r]->placement.layout];
     if (first == nullptr) first = layout;
-    if (layout->axis != first->axis || layout->elements != first->elements) continue;
+    if (layout->axes != first->axes && std::ranges::is_permutation(layout->axes, first->axes)) {
+      context.report("placement",
+                     fmt::format("takes shards cut over {} together with shards cut over {}: these are different "
+                                 "elements",
+                                 names_of(first->axes), names_of(layout->axes)),
+                     *state[r]);
+      right = false;
+    }
+    if (layout->axes != first->axes || layout->elements != first->elements) continue;
     of_operands[r] = layout;
     layouts.push_back(layout);
   }
   std::vector<int64_t> borders = borders_of(layouts);
   if (borders.size() < 2) borders = {0, 1};
-  const size_t axis = first->axis;
-  const int axis_number = first->axis;
+  const std::vector<size_t> axes = first->axes;
   const int64_t elements = first->elements;
   const std::vector<TensorId>& reads = context.op.reads;
   std::vector<std::vector<Piece>> pieces(context.writes.size());
-  std::vector<AxisPlacement> on_its_axis(context.writes.size());
+  std::vector<AxisPlacements> on_its_axes(context.writes.size());
   for (size_t i = 0; i + 1 < borders.size(); i++) {
     std::vector<AxisPlacements> operands;
     for (size_t r = 0; r < state.size(); r++) {
       const AxisPlacements& outer = on_axes(state[r]->placement.by_axis);
       operands.push_back(of_operands[r] ? on_axes_at(*of_operands[r], borders[i]) : outer);
-      operands.back()[axis] = outer[axis];
+      for (const size_t a : axes) operands.back()[a] = outer[a];
     }
     std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
     for (size_t a = 0; a < axes_.size(); a++) {
@@ -105,15 +117,15 @@ std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& conte
       }
     }
     for (size_t w = 0; w < results.size(); w++) {
-      on_its_axis[w] = results[w][axis];
-      results[w][axis] = kInvariant;
+      on_its_axes[w] = results[w];
+      for (const size_t a : axes) results[w][a] = kInvariant;
       pieces[w].push_back({borders[i], borders[i + 1], id_of(results[w])});
     }
   }
   std::vector<TensorPlacement> placements;
   for (size_t w = 0; w < pieces.size(); w++) {
-    Layout layout{axis_number, elements, std::move(pieces[w])};
-    TensorPlacement placement{joined_pieces(layout, on_its_axis[w])};
+    Layout layout{axes, elements, std::move(pieces[w])};
+    TensorPlacement placement{joined_pieces(layout, on_its_axes[w])};
     placement.layout = id_of(std::move(layout));
     placements.push_back(placement);
   }

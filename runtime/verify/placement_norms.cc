@@ -40,19 +40,22 @@ std::vector<PlacementFlow::Square> PlacementFlow::squares_of(const OpContext& co
         continue;
       }
       const Layout& layout = layouts_[placement.layout];
-      if (by_piece && attrs.text("axis") != axes_[layout.axis])
+      if (by_piece && axes_in(attrs.text("axis")) != layout.axes)
         context.report("placement",
-                       fmt::format("weights the pieces of a shard over {} for one over {}", axes_[layout.axis],
+                       fmt::format("weights the pieces of a shard over {} for one over {}", names_of(layout.axes),
                                    attrs.has("axis") ? attrs.text("axis") : "no axis"),
                        segment.state);
+      int64_t whole = layout.elements;
+      for (const size_t a : layout.axes) whole *= sizes_[a];
       for (const Piece& piece : layout.pieces) {
         AxisPlacements axes = on_axes(piece.by_axis);
-        const bool padding = axes[layout.axis].kind == PlacementKind::zero;
-        if (!padding) axes[layout.axis] = shard(kFlat);
+        const bool padding = axes[layout.axes.front()].kind == PlacementKind::zero;
+        for (const size_t a : layout.axes)
+          if (!padding) axes[a] = shard(kFlat);
         // Elements before the first start have weight 1.
         if (!by_piece || starts.empty() || piece.begin < starts.front()) add(axes, weight, segment.state);
         for (size_t p = 0; by_piece && p < starts.size(); p++) {
-          const int64_t end = p + 1 < starts.size() ? starts[p + 1] : layout.elements * sizes_[layout.axis];
+          const int64_t end = p + 1 < starts.size() ? starts[p + 1] : whole;
           if (std::max(starts[p], piece.begin) < std::min(end, piece.end)) add(axes, weights[p], segment.state);
         }
       }

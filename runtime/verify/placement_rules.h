@@ -42,6 +42,10 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to);
 
 // Returns the blocks of the last dim of operand `read`, which is sharded along it, in elements of the whole.
 std::vector<int64_t> column_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read);
+// Returns the placement of [start, start + size) of a rank's part of the sharded dim of operand `read`, if they are the
+// rank's parts of whole blocks; otherwise kUnknown.
+AxisPlacement sliced_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read, int64_t start,
+                            int64_t size);
 // Returns the error in the op's numbering of the tokens of operand 0 along the axis; "" = none.
 std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads);
 

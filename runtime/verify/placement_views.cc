@@ -24,6 +24,18 @@ int64_t count_before(const Shape& shape, int dim) {
   return element_count({shape.begin(), shape.begin() + std::min<int64_t>(dim, std::ssize(shape))});
 }
 
+// Returns the cut of a dim of `after` elements that is the first part of a dim of `before` elements, split into runs of
+// equal length; null if a rank's part of a block is no number of runs.
+const Cut* cut_of_runs(const Cut& cut, int ranks, int64_t before, int64_t after) {
+  if (cut.chunks != 1 || cut.grain != 1 || after == 0 || before % after != 0) return nullptr;
+  std::vector<int64_t> blocks = cut.blocks;
+  for (int64_t& block : blocks) {
+    if (block % (ranks * (before / after)) != 0) return nullptr;
+    block /= before / after;
+  }
+  return cut_into(std::move(blocks), ranks);
+}
+
 AxisOutcome mixes(const AxisView& axis, const AxisPlacements& reads, size_t read) {
   return bad(read,
              fmt::format("mixes the parts of {}, of which each rank has {}", axis.axis, placement_words(reads[read])));
@@ -41,8 +53,13 @@ AxisOutcome reshape(const AxisView& axis, const AxisPlacements& reads) {
   const auto moved = [&](int to) {
     placement.dim = static_cast<int8_t>(to);
     const bool same = x[dim] == y[to];
-    if (!same && placement.cut != nullptr && !is_one_run(placement)) return mixes(axis, reads, 0);
-    if (!same) placement.cut = nullptr;
+    if (!same && placement.cut != nullptr && !is_one_run(placement)) {
+      const Cut* const cut = cut_of_runs(*placement.cut, axis.ranks, x[dim], y[to]);
+      if (cut == nullptr) return mixes(axis, reads, 0);
+      placement.cut = cut;
+    } else if (!same) {
+      placement.cut = nullptr;
+    }
     return gives({placement});
   };
   if (axis("axis") && axis.context.op.attrs.integer("from") == dim) {
@@ -71,33 +88,31 @@ AxisOutcome permute(const AxisView& axis, const AxisPlacements& reads) {
   return mixes(axis, reads, 0);
 }
 
-namespace {
-
-// Returns the placement of columns [start, start + size) of a rank, which are the rank's parts of whole blocks;
-// kUnknown if they are not.
-AxisPlacement sliced_blocks(const AxisView& axis, const AxisPlacements& reads, int64_t start, int64_t size) {
+AxisPlacement sliced_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read, int64_t start,
+                            int64_t size) {
   std::vector<int64_t> kept;
   int64_t at = 0;
   bool begins = false, ends = false;
-  for (const int64_t block : column_blocks(axis, reads, 0)) {
+  const Cut* const cut = reads[read].cut;
+  if (cut != nullptr && cut->chunks != 1) return {};
+  const int64_t all = read_shape(axis, read).at(reads[read].dim) * axis.ranks;
+  for (const int64_t block : cut != nullptr ? cut->blocks : std::vector<int64_t>{all}) {
     if (block % axis.ranks != 0) return {};
     begins = begins || at == start;
     if (begins && !ends) kept.push_back(block);
     at += block / axis.ranks;
     ends = ends || at == start + size;
   }
-  return begins && ends ? shard(reads[0].dim, cut_into(std::move(kept), axis.ranks)) : AxisPlacement{};
+  return begins && ends ? shard(reads[read].dim, cut_into(std::move(kept), axis.ranks)) : AxisPlacement{};
 }
-
-}  // namespace
 
 // slice and pad change one dim. Padding with a number would be added up once a rank.
 AxisOutcome one_dim(const AxisView& axis, const AxisPlacements& reads) {
   const Attrs& attrs = axis.context.op.attrs;
   if (is_partial(reads[0]) && attrs.number("value") != 0) return needs_whole(axis, 0);
   if (is_shard(reads[0]) && reads[0].dim == attrs.integer("dim")) {
-    if (!axis.context.op.is(ops::slice) || !by_columns(axis, reads, 0)) return mixes(axis, reads, 0);
-    const AxisPlacement kept = sliced_blocks(axis, reads, attrs.integer("start"), attrs.integer("size"));
+    if (!axis.context.op.is(ops::slice)) return mixes(axis, reads, 0);
+    const AxisPlacement kept = sliced_blocks(axis, reads, 0, attrs.integer("start"), attrs.integer("size"));
     return is_shard(kept) ? gives({kept}) : mixes(axis, reads, 0);
   }
   if (is(reads[0], Kind::zero) && attrs.number("value") != 0) return gives({kInvariant});

@@ -52,6 +52,36 @@ void add_broadcasts(std::vector<Case>& out) {
   }
 }
 
+// Operands as permutations, parts and repetitions of stored tensors, with short, long and strided runs.
+void add_views(std::vector<Case>& out) {
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
+    Family f(out, {{"x y", {T, {a, b, c}}},
+                   {"turned", {T, {b, a, c}}},
+                   {"back", {T, {c, b, a}}},
+                   {"wide", {T, {a, b, 2 * c + 3}}},
+                   {"tall", {T, {a + 2, b, c}}},
+                   {"layers", {T, {3, a, b, c}}},
+                   {"deep", {T, {a, b, 5, c}}},
+                   {"middle", {T, {b}}}});
+    const auto add = [&](const char* name, const char* line, std::string views) {
+      f.add(name, {line, make_attrs({{"program", std::string("mul x0 x1; sub r0 x0")},
+                                     {"shape", Shape{a, b, c}},
+                                     {"views", std::move(views)}})});
+    };
+    const auto part = [](int64_t start, int64_t size) {
+      return ":" + std::to_string(start) + "+" + std::to_string(size);
+    };
+    add("a view with other first dims", "pointwise x turned > y", "x1 1 0 2");
+    add("a view of all dims turned", "pointwise back x > y", "x0 2 1 0");
+    add("a view of columns", "pointwise x wide > y", "x1 0 1 2" + part(c + 1, c));
+    add("views of both halves", "pointwise wide wide > y", "x0 0 1 2" + part(0, c) + "; x1 0 1 2" + part(c + 3, c));
+    add("a view of rows", "pointwise x tall > y", "x1 0" + part(2, a) + " 1 2");
+    add("a view of one layer", "pointwise x layers > y", "x1 -:2 0 1 2");
+    add("a view of one element", "pointwise x deep > y", "x1 0 1 -:3 2");
+    add("a view that repeats", "pointwise x middle > y", "x1 1");
+  }
+}
+
 void add_reductions(std::vector<Case>& out) {
   for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
     Family f(out, {{"x y dy dx", {T, {a, b, c}, -4, 4}},
@@ -103,14 +133,50 @@ void add_matmuls(std::vector<Case>& out) {
   }
 }
 
+// Heads within rows, columns as parts of fused rows, keys that heads share, and a result with its heads within rows.
+void add_strided_matmuls(std::vector<Case>& out) {
+  for (auto [batch, heads, m, k, n] : {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1, 1},
+                                       {2, 3, 5, 7, 9},
+                                       {3, 2, 17, 33, 65},
+                                       {2, 4, 64, 48, 64}}) {
+    Family f(out, {{"a", {T, {batch, m, heads, k}}},
+                   {"at", {T, {batch, k, heads, m}}},
+                   {"b", {T, {batch, k, heads, n}}},
+                   {"bt", {T, {batch, n, heads, k}}},
+                   {"fused", {T, {batch, m, 2 * heads, k}}},
+                   {"shared", {T, {batch, k, n}}},
+                   {"layers", {T, {3, batch, heads, k, n}}},
+                   {"plain", {T, {batch, heads, m, k}}},
+                   {"y", {T, {batch, heads, m, n}}},
+                   {"turned", {T, {batch, m, heads, n}}}});
+    const auto views = [](std::string text, const char* flag = nullptr) {
+      Attrs attrs = make_attrs({{"views", std::move(text)}});
+      if (flag != nullptr) attrs.set(flag, 1);
+      return attrs;
+    };
+    const std::string a = "x0 0 2 1 3", b = "x1 0 2 1 3", y = "x2 0 2 1 3";
+    const std::string half = "x0 0 2 1:" + std::to_string(heads) + "+" + std::to_string(heads) + " 3";
+    f.add("matmul of heads", {"matmul a b > y", views(a + "; " + b)}, 3e-6);
+    f.add("matmul of heads into rows", {"matmul a b > turned", views(a + "; " + b + "; " + y)}, 3e-6);
+    f.add("matmul of transposed heads", {"matmul at b > y", views(a + "; " + b, "transpose_a")}, 3e-6);
+    f.add("matmul of heads, transposed", {"matmul a bt > turned", views(a + "; " + b + "; " + y, "transpose_b")}, 3e-6);
+    f.add("matmul that a view transposes", {"matmul a bt > y", views(a + "; x1 0 3 1 2")}, 3e-6);
+    f.add("matmul of a part", {"matmul fused b > y", views(half + "; " + b)}, 3e-6);
+    f.add("matmul of shared keys", {"matmul plain shared > y", views("x1 0 2 3")}, 3e-6);
+    f.add("matmul of one layer", {"matmul plain layers > turned", views("x1 -:2 0 1 2 3; " + y)}, 3e-6);
+  }
+}
+
 }  // namespace
 
 std::vector<Case> arithmetic_cases() {
   std::vector<Case> out;
   add_functions(out);
   add_broadcasts(out);
+  add_views(out);
   add_reductions(out);
   add_matmuls(out);
+  add_strided_matmuls(out);
   return out;
 }
 

@@ -87,6 +87,10 @@ class AnyMesh(Folders):
     def test_every_strategy_reads_every_other_to_the_bit(self):
         self.check_pairs(self.pairs(GPT, 16))
 
+    def test_shards_over_two_axes(self):
+        group = "reshard_after_forward=group"
+        self.check_pairs(self.pairs([("fsdp", 4, ["replicate=2", group]), ("fsdp", 6, ["replicate=3", group, "batch=12"]), ("3d", 8, [])], 4))
+
     def test_experts(self):
         self.check_pairs(self.pairs([("moe", n, ["experts=4", f"ep={ep}"]) for n, ep in ((1, 1), (2, 2), (4, 2), (4, 4))], 4))
 

@@ -28,8 +28,12 @@ struct Case {
   int64_t attr_value = 1;
   const char* act = "";
   size_t sums = SIZE_MAX;  // reads from this one on are f32
+  bool experts = false;    // read 2 has the number of rows of each expert, here all
 
-  Dtype read(size_t i, Dtype dtype) const { return i < sums ? dtype : Dtype::f32; }
+  Dtype read(size_t i, Dtype dtype) const {
+    if (experts && i == 2) return Dtype::i32;
+    return i < sums ? dtype : Dtype::f32;
+  }
   Dtype result(Dtype dtype) const { return gradients ? Dtype::f32 : dtype; }
 };
 
@@ -46,7 +50,9 @@ struct Operand {
   void set(const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       const float x = static_cast<float>(values[i]);
-      if (dtype == Dtype::f32)
+      if (dtype == Dtype::i32)
+        reinterpret_cast<int32_t*>(memory.get())[i] = static_cast<int32_t>(x);
+      else if (dtype == Dtype::f32)
         reinterpret_cast<float*>(memory.get())[i] = x;
       else
         reinterpret_cast<bf16*>(memory.get())[i] = to_bf16(x);
@@ -60,7 +66,7 @@ struct Operand {
     return values;
   }
   prun_tensor tensor() const {
-    return {memory.get(), shape.data(), static_cast<int>(shape.size()), dtype == Dtype::f32 ? PRUN_F32 : PRUN_BF16};
+    return {memory.get(), shape.data(), static_cast<int>(shape.size()), static_cast<int>(dtype)};
   }
   Dtype dtype;
   Shape shape;
@@ -138,6 +144,7 @@ std::vector<Values> random_reads(const Case& c, uint64_t seed = 3) {
     Values& values = reads.emplace_back(static_cast<size_t>(element_count(shape)));
     for (double& value : values) value = real(random);
   }
+  if (c.experts) reads[2].assign(reads[2].size(), static_cast<double>(c.reads[0][1]));
   return reads;
 }
 
@@ -163,6 +170,13 @@ void expect_near(const std::vector<Values>& found, const std::vector<Values>& ri
   }
 }
 
+// `reads`: without the number of rows of each expert.
+Case experts(const std::string_view kind, std::vector<Shape> reads, const Shape& write) {
+  reads.insert(reads.begin() + 2, {reads[0][0], 1});
+  const size_t sums = kind.ends_with("_add") ? 3 : SIZE_MAX;
+  return {kind.data(), std::move(reads), {write}, kind.find("_dw") != kind.npos, nullptr, 0, "", sums, true};
+}
+
 std::vector<Case> cases_of(int64_t m, int64_t k, int64_t n) {
   const Shape x = {m, k}, w = {k, n}, wt = {n, k}, b = {n}, y = {m, n};
   return {{"linear", {x, w}, {y}},
@@ -179,10 +193,10 @@ std::vector<Case> cases_of(int64_t m, int64_t k, int64_t n) {
           {"linear_dw_add", {x, y, w, b}, {w, b}, true, nullptr, 0, "", 2},
           {"linear_dw_add", {x, y, wt, b}, {wt, b}, true, "transpose", 1, "", 2},
           {"linear_dw_add", {x, y, w}, {w}, true, nullptr, 0, "", 2},
-          {"expert_linear", {{3, m, k}, {3, k, n}}, {{3, m, n}}},
-          {"expert_linear_dx", {{3, m, n}, {3, k, n}}, {{3, m, k}}},
-          {"expert_linear_dw", {{3, m, k}, {3, m, n}}, {{3, k, n}}, true},
-          {"expert_linear_dw_add", {{3, m, k}, {3, m, n}, {3, k, n}}, {{3, k, n}}, true, nullptr, 0, "", 2}};
+          experts("expert_linear", {{3, m, k}, {3, k, n}}, {3, m, n}),
+          experts("expert_linear_dx", {{3, m, n}, {3, k, n}}, {3, m, k}),
+          experts("expert_linear_dw", {{3, m, k}, {3, m, n}}, {3, k, n}),
+          experts("expert_linear_dw_add", {{3, m, k}, {3, m, n}, {3, k, n}}, {3, k, n})};
 }
 
 void check_all(Cuda cuda) {
@@ -213,8 +227,8 @@ TEST(CudaGemm, EmptyTensors) {
         for (size_t i = 0; i < results[w].size(); ++i)
           EXPECT_EQ(results[w][i], c.sums < reads.size() ? static_cast<float>(reads[c.sums + w][i]) : 0);
     }
-    const Case experts{"expert_linear", {{0, 4, 5}, {0, 5, 6}}, {{0, 4, 6}}};
-    EXPECT_EQ(cuda.run(experts, dtype, random_reads(experts)), std::vector<Values>{{}});
+    const Case none = experts("expert_linear", {{0, 4, 5}, {0, 5, 6}}, {0, 4, 6});
+    EXPECT_EQ(cuda.run(none, dtype, random_reads(none)), std::vector<Values>{{}});
   }
 }
 
@@ -231,7 +245,8 @@ TEST(CudaGemm, SumsOfMicrobatchesHaveTheBitsOfAnAdd) {
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
         SCOPED_TRACE(adds.kind);
         const std::vector<Values> reads = random_reads(adds), sums = cuda.run(adds, dtype, reads);
-        const std::vector<Values> fresh = cuda.run(alone, dtype, {reads.begin(), reads.begin() + 2});
+        const std::vector<Values> fresh =
+            cuda.run(alone, dtype, {reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(adds.sums)});
         for (size_t w = 0; w < sums.size(); ++w)
           for (size_t i = 0; i < sums[w].size(); ++i)
             ASSERT_EQ(sums[w][i], static_cast<float>(reads[adds.sums + w][i]) + static_cast<float>(fresh[w][i]));

@@ -23,6 +23,7 @@ OPTIONS = {
     "not divided": dict(renormalise=False, scale=1.5),
     "sigmoids, groups and a shared expert": V3,
     "losses of the router": dict(scores="sigmoid", renormalise=False, aux=0.1, z=0.05),
+    "a bias that follows loads": dict(V3, aux=0, bias_rate=0.1),
     "losses of a softmax": dict(aux=0.1, z=0.05, gated=False),
 }
 
@@ -71,6 +72,14 @@ class Experts(unittest.TestCase):
             with self.subTest(name):
                 seen.append(self.every_mesh(**options)[-1]["loss"])
         self.assertEqual(len(set(seen)), len(OPTIONS))
+
+    def test_the_bias_moves_once_a_step(self):
+        options = dict(V3, aux=0, steps=4)
+        once, still = (self.rows(**options, bias_rate=rate) for rate in (0.1, 1e-9))
+        self.assertEqual(once[0], still[0])
+        self.assertNotEqual(once[1], still[1])
+        for micro in (2, 4):
+            self.equal(self.rows(**options, bias_rate=0.1, micro=micro), once, f"{micro} microbatches")
 
     def test_padding_counts_in_no_loss(self):
         """Documents packed in streams; a stream more than they need would change the losses if its padding counted."""

@@ -10,7 +10,7 @@ local windows = require "window_models"
 local arg = prun.args {
   model = { "gpt", "gpt, llama, moe, mixtral, mlp, functions, or one of odd_models.lua, view_models.lua, window_models.lua" },
   pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
-  data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole, most" },
+  data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole, most, group" },
   wire = { "", "dtype in which zero1, zero2 and zero3 send" },
   schedule = "1f1b",
   split = "layers",
@@ -67,6 +67,8 @@ end
 local has_tokens = arg.model ~= "mlp" and not odd[arg.model]
 
 local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { prefetch = 3, inflight = 2 },
+                group = { reshard_after_forward = "group" },
+                group_whole = { reshard_after_forward = "group", persist_below = "256 B" },
                 whole = { persist_below = "256 B" }, most = { persist_below = "4 KiB" } }
 
 -- Returns the strategy of the axes that split the batch.

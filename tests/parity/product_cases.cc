@@ -53,10 +53,10 @@ struct Row {
 };
 
 const std::map<char, const char*> kModels = {
-    {'g', "gpt"},       {'l', "llama"},  {'m', "moe"},      {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
-    {'t', "table"},     {'u', "unet"},   {'r', "raw"},      {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
-    {'f', "functions"}, {'o', "rows"},   {'i', "mixer"},    {'j', "joined"},  {'h', "heads"}, {'k', "picks"},
-    {'y', "gated"},     {'c', "images"}, {'s', "sequences"}};
+    {'g', "gpt"},       {'l', "llama"},  {'m', "moe"},       {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
+    {'t', "table"},     {'u', "unet"},   {'r', "raw"},       {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
+    {'f', "functions"}, {'o', "rows"},   {'i', "mixer"},     {'j', "joined"},  {'h', "heads"}, {'k', "picks"},
+    {'y', "gated"},     {'c', "images"}, {'s', "sequences"}, {'z', "folded"}};
 
 // CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
@@ -195,6 +195,19 @@ const std::vector<Row> kRows = {
     {"zero2, lion", "p", "data_parallel=zero2 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},
     {"zero3, lion", "p", "data_parallel=zero3 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},
     {"zero3, kept after forward", "gl", "data_parallel=keep", {"dp=2 micro=3", "dp=4"}},
+    {"zero3, kept in groups after forward",
+     "glm",
+     "data_parallel=group optimizer=adamw lr=0.003 clip=0.5",
+     {"replicate=2 dp=2 tp=2 micro=2", "replicate=2 dp=3 micro=2", "replicate=3 dp=2", "replicate=2 dp=4 groups=true",
+      "replicate=2 dp=2 recompute=blocks again=true micro=2", "replicate=2 dp=2 data_parallel=group_whole"}},
+    {"zero3, kept in groups after forward x others",
+     "gl",
+     "data_parallel=group optimizer=adamw lr=0.003 clip=0.5",
+     {"pp=2 replicate=2 dp=2 micro=3", "replicate=2 dp=2 cp=2 context=12", "replicate=2 dp=2 tied=true micro=2",
+      "pp=2 replicate=2 dp=2 tied=true micro=2", "replicate=2 dp=2 offload=true", "replicate=2 dp=2 wire=f32 clip=0",
+      "replicate=1 dp=3 micro=2", "replicate=3 dp=1 micro=2", "replicate=1 dp=1",
+      "replicate=2 dp=2 frozen=block0.*|*.up.*|embed*", "pp=2 replicate=2 dp=2 tp=2 micro=3 schedule=zb_h1"}},
+    {"zero3, kept in groups after forward x ep", "xm", "data_parallel=group", {"replicate=2 dp=2 ep=2"}},
     {"zero3, prefetch 3", "gl", "data_parallel=ahead", {"dp=3 micro=2", "dp=4"}},
     {"zero3, small parameters whole", "gl", "data_parallel=whole", {"dp=2 micro=3", "dp=3"}},
     {"zero3, small parameters and experts whole", "xm", "data_parallel=most", {"dp=2 ep=2", "dp=2 ep=4", "dp=3"}},
@@ -309,6 +322,10 @@ const std::vector<Row> kRows = {
      "layers=2",
      {"cp=2 tp=2", "dp=2 tp=2", "tp=2 sequence=true", "cp=2", "pp=2 micro=2",
       "dp=2 data_parallel=zero3 recompute=blocks"}},
+    {"views that ops read with strides",
+     "z",
+     "layers=2",
+     {"dp=2 tp=2", "tp=3", "dp=3 micro=2", "pp=2 tp=2 micro=2", "dp=2 data_parallel=zero3 recompute=blocks"}},
     {"views of heads",
      "h",
      "layers=2 context=12",

@@ -136,6 +136,25 @@ class Sharding(unittest.TestCase):
                     self.assertEqual(got["wire_bytes_per_step"]["replicate"],
                                      round(all_reduce(shard, replicate) + all_reduce(1, replicate)))
 
+    def test_groups_keep_what_was_gathered_between_them(self):
+        for case in CASES3:
+            for groups, ranks in ((2, 4), (2, 8), (3, 6)):
+                for micro in (1, 2):
+                    with self.subTest(groups=groups, ranks=ranks, micro=micro, **case):
+                        got = check(PRUN, "plans/fsdp.lua", ranks, batch=2 * ranks, replicate=groups, micro=micro,
+                                    reshard_after_forward="group", **case)[0]
+                        sizes, group = shards(case, ranks), ranks // groups
+                        state, largest = F32 * sum(sizes), F32 * max(sizes)
+                        kept, slots = groups * state, 2 * ranks * largest
+                        scattered = (groups + (micro > 1)) * largest
+                        self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=kept + slots, reduce=slots + scattered)
+                        # Between groups each unit is gathered once; within them as in zero3.
+                        self.assertEqual(got["wire_bytes_per_step"]["replicate"],
+                                         round((groups - 1) * state * (1 + micro) + all_reduce(LOSS_AND_NORM, groups)))
+                        if micro == 1:
+                            within = (group - 1) * groups * F32 * (2 * sum(sizes) + sum(sizes[1:-2]))
+                            self.assertEqual(got["wire_bytes_per_step"]["shard"], round(within + all_reduce(LOSS_AND_NORM, group)))
+
     def test_small_parameters_stay_whole(self):
         for case, ranks in EACH:
             with self.subTest(ranks=ranks, **case):

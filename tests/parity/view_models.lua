@@ -78,6 +78,35 @@ function views.of_tokens.gated(batch, opt)
   end)
 end
 
+-- Parts, permutations and repetitions that elementwise ops read with strides: both halves of a layer, whose columns tp
+-- splits apart, heads of all tokens next to those of the first one, and scales of heads. Matmuls read heads of q, k and
+-- v in one tensor, and write heads within rows.
+function views.of_tokens.folded(batch, opt)
+  local x = nn.unit("embed", function()
+    return nn.embedding(batch.tokens, nn.parameter("token.weight", { opt.vocab, opt.width }, { "normal", 0.5 }))
+  end)
+  for i = 0, opt.layers - 1 do
+    x = nn.unit("block" .. i, function()
+      local up = nn.linear("up", nn.layernorm("ln", x), 2 * opt.width, { blocks = { opt.width, opt.width } })
+      local gate, value = nn.split(up, opt.width, -1)
+      local y = nn.sigmoid(gate) * value
+      local scale = nn.parameter("scale.weight", { 1, 1, 1, 2 }, { "normal", 1 })
+      local heads = y:unflatten(2, { opt.heads, -1 })
+      local first = heads:slice(1, 0, 1):squeeze(1):unsqueeze(2)
+      local turned = heads:transpose(1, 2) * scale:expand { -1, -1, opt.context, -1 } + 0.5 * first
+      x = x + nn.linear("down", turned:transpose(1, 2):flatten(2), opt.width)
+      local q, k, v = nn.split(nn.linear("qkv", x, 3 * opt.width, { blocks = { opt.width, opt.width, opt.width } }),
+                               opt.width, -1)
+      local function in_heads(part) return part:unflatten(2, { opt.heads, -1 }):transpose(1, 2) end
+      local weights = nn.softmax(nn.matmul(in_heads(q), in_heads(k):transpose(2, 3)))
+      return x + nn.linear("out", nn.matmul(weights, in_heads(v)):transpose(1, 2):flatten(2), opt.width)
+    end)
+  end
+  return nn.unit("head", function()
+    return prun.losses.cross_entropy(nn.linear("logits", nn.layernorm("ln", x), opt.vocab), batch.targets)
+  end)
+end
+
 -- Rows by ids: each token's own logit, and the first rows by tokens of a table that belongs to the sample.
 function views.of_tokens.picks(batch, opt)
   local x = nn.unit("embed", function()

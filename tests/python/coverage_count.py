@@ -5,7 +5,8 @@ Usage: coverage_count.py PRUN MODELS.json [ARCHITECTURE ..] [--nproc N] [--set N
 
 MODELS.json maps a name to the class and the configuration of a model of transformers and the kind of its inputs: ids,
 padded, classes, images, source_and_target or other. Each model is exported in train mode with its own configuration.
-Then it is trained for ten steps of AdamW in f64, in PyTorch and in prun; for these the shares of dropout are 0.
+Then it is trained for ten steps of AdamW in f64, in PyTorch and in prun; for these the shares of dropout are 0. If
+PyTorch learns nothing from the initial weights, because signals vanish, its layers draw them as PyTorch does.
 """
 import argparse
 import collections
@@ -149,6 +150,13 @@ def settings_of(exported, batch, folder):
     return [f"file={file_of(folder, 'x', x)}", f"targets={file_of(folder, 'y', y)}"]
 
 
+def in_pytorch(module, batch):
+    """Returns the losses of the steps in PyTorch and the trained module."""
+    with reference.Wide():
+        return reference.train(module, batch, STEPS, lambda p: torch.optim.AdamW(
+            [one for one in p if one.requires_grad], lr=RATE))[:2]
+
+
 def trained(prun, given, nproc, settings, folder):
     """Returns the largest difference of a loss and of a weight after ten steps, relative to 1 or to the loss."""
     module, batch = build(given)
@@ -156,12 +164,15 @@ def trained(prun, given, nproc, settings, folder):
     batch = {name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
              for name, value in batch.items()}
     reference.exact_angles(module)
+    losses, theirs = in_pytorch(module, batch)
+    if losses[0] - losses[-1] < 1e-12:
+        for one in module.modules():
+            if hasattr(one, "reset_parameters"):
+                one.reset_parameters()
+        losses, theirs = in_pytorch(module, batch)
     exported = export(module, batch)
     exported.save(folder / "plan")
     settings = [f"batch={BATCH}", *settings_of(exported, batch, folder), *settings]
-    with reference.Wide():
-        losses, theirs, _ = reference.train(module, batch, STEPS, lambda p: torch.optim.AdamW(
-            [one for one in p if one.requires_grad], lr=RATE))
     ours, tensors = reference.run(prun, folder / "plan.lua", folder / "out", nproc, settings,
                                   ["--device", "reference"])
     if len(ours) != STEPS:

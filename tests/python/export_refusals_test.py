@@ -38,6 +38,7 @@ CASES = {
     "Broadcasts": ("mse_loss", "shapes [4, 1] and [4, 4], which broadcast", "the result's shape"),
     "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),
+    "Later": ("", "tokens whose results depend on later ones", "use causal attention"),
     "TiedThrice": ("linear", "weight", "logits' layer"),
     "Statistics": ("instance_norm", "an instance norm with running statistics", "track_running_stats=False"),
     "Counter": ("add_", "forward changes a buffer, b_count", "between steps"),
@@ -83,7 +84,7 @@ class Refusals(unittest.TestCase):
         for name, (op, problem, hint) in CASES.items():
             with self.subTest(module=name):
                 module = getattr(refused, name)()
-                self.refused(module, IDS if name == "TiedThrice" else ROWS, problem, hint, op, line_of(module))
+                self.refused(module, IDS if name in ("Later", "TiedThrice") else ROWS, problem, hint, op, line_of(module))
 
     def test_the_good_one(self):
         self.assertIn("nn.relu", export(refused.Good(), ROWS).plan)

@@ -152,6 +152,12 @@ class Rules(unittest.TestCase):
                 ("repeat", lambda h: h[:, :, :4].repeat(1, 1, 2), ":expand { -1, 1, 2, 2, 4 }"),
                 ("repeat_interleave", lambda h: h[:, :1].repeat_interleave(2, 1), ":expand { -1, 1, 2, 8 }"),
                 ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
+                ("every second", lambda h: torch.cat([h[..., 1::2], h[..., 0::2]], -1), ":unflatten(2, { 4, 2 })"),
+                ("every third", lambda h: torch.cat([h[..., 1::3], h[..., ::3], h[..., 2::3]], -1), ":pad(2, 0, 1)"),
+                ("written", variants.written, "nn.concat({"),
+                ("joined numbers", lambda h: torch.cat([torch.ones(len(h), 2, 4), h[..., :4]], -1), "nn.concat({"),
+                ("windows", lambda h: h.mT.unfold(1, 4, 4), ":unflatten(1, { 2, 4 })"),
+                ("windows that overlap", lambda h: h.mT.unfold(1, 4, 3), ":slice(1, 3, 7)"),
                 ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
             with self.subTest(name):
                 self.same(Views(function), self.rows(), lua)
@@ -212,6 +218,14 @@ class Rules(unittest.TestCase):
                  lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)),
                 ("one mean", three, 6, "keep = true", lambda x: F.adaptive_avg_pool2d(x, 1)),
                 ("few means", three, 90, "nn.avgpool2d(", lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
+                ("means of other sizes", three, 48, "nn.matmul(", lambda x: F.adaptive_avg_pool2d(x, (4, 2))),
+                ("one mean, cut", three, 6, "keep = true", lambda x: F.avg_pool2d(x, 9, ceil_mode=True)),
+                ("means, cut", three, 24, "nn.matmul(", lambda x: F.avg_pool2d(x, 4, 3, ceil_mode=True)),
+                ("means inside, cut", three, 72, "nn.matmul(",
+                 lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)),
+                ("a gate of channels", three, 180, "nn.silu(", lambda x: F.silu(x) * x.mean((2, 3), keepdim=True)),
+                ("one place", three, 180, "nn.matmul(",
+                 lambda x: F.interpolate(x.mean((2, 3), keepdim=True), size=(6, 5), mode="bilinear")),
                 ("nearest", three, 720, "nn.upsample(", lambda x: F.interpolate(x, scale_factor=2)),
                 ("bilinear", three, 252, "nn.matmul(",
                  lambda x: F.interpolate(x, size=(7, 6), mode="bilinear", align_corners=False)),
@@ -222,6 +236,69 @@ class Rules(unittest.TestCase):
                 shape = (4, 10) if "1d" in type(layer).__name__.lower() or name == "weight norm" else (4, 6, 5)
                 batch = torch.randn(4, *shape, dtype=torch.float64), classes
                 self.same(Images(copy.deepcopy(layer), size, after or (lambda x: x)), batch, lua)
+
+    def test_classes_of_places(self):
+        """Logits [samples, classes, height, width] and a target for each place."""
+        class Places(nn.Module):
+            def __init__(self, loss):
+                super().__init__()
+                self.layer, self.loss = nn.Conv2d(2, 3, 3, padding=1), loss
+
+            def forward(self, x, y):
+                return self.loss(self.layer(x), y)
+
+        targets = torch.randint(0, 3, (4, 5, 6))
+        targets[0, 1:4] = 255
+        for loss in (lambda z, y: F.cross_entropy(z, y, ignore_index=255),
+                     lambda z, y: F.nll_loss(z.log_softmax(1), y, ignore_index=255)):
+            self.same(Places(loss), (torch.randn(4, 2, 5, 6, dtype=torch.float64), targets),
+                      ":permute { 0, 2, 3, 1 }", "batch.y, { ignore = 255 })")
+
+    def test_rows_of_a_parameter(self):
+        """nn.MultiheadAttention of one learned query, whose layers are rows of one weight."""
+        class Pool(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.query, self.up, self.last = nn.Parameter(torch.zeros(1, 1, 8)), nn.Linear(2, 8), nn.Linear(8, 4)
+                self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+            def forward(self, x, y):
+                h = self.up(x.view(-1, 4, 2))
+                return F.mse_loss(self.last(self.attention(self.query.repeat(len(h), 1, 1), h, h)[0][:, 0]), y)
+
+        self.same(Pool(), self.rows(), 'q = nn.linear("q", ', 'k = nn.linear("k", up, 8), v = nn.linear("v", up, 8)')
+
+    def test_weights_of_another_form(self):
+        """A weight on the left of a product, and one of a convolution that loses a dim and gets it back."""
+        class Forms(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight, self.kernel = nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(3, 1, 2))
+                self.last = nn.Linear(3, 4)
+
+            def forward(self, x, y):
+                h = self.weight @ x.view(-1, 4, 2)
+                return F.mse_loss(self.last(F.conv1d(h, self.kernel.squeeze(1)[:, None], groups=3).flatten(1)), y)
+
+        self.same(Forms(), self.rows(), ", 3, { bias = false }):transpose(1, 2)", "groups = 3")
+
+    def test_rows_in_another_order(self):
+        """A linear layer of transposed parts of samples, whose rows are added in two shapes."""
+        class Parts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.inner, self.last = nn.Linear(8, 16), nn.Linear(4, 4), nn.Linear(16, 4)
+
+            def forward(self, x, y):
+                h = torch.tanh(self.up(x)).view(-1, 2, 2, 4).transpose(1, 2)
+                h = h + self.inner(h.reshape(-1, 2, 4)).mul(2).tanh().view(-1, 2, 2, 4)
+                return F.mse_loss(self.last(h.flatten(1)), y)
+
+        self.same(Parts(), self.rows(), ":transpose(1, 2)")
+
+    def test_dropout_in_place(self):
+        module = variants.Mlp(lambda x: F.dropout(F.relu(x, inplace=True), 0.25, True, inplace=True))
+        self.assertIn("nn.dropout(nn.relu(", export(module.train(), self.rows()).plan)
 
     def test_functions_of_elements(self):
         """Functions, broadcasting, reductions and products that no other rule recognises."""
@@ -235,6 +312,8 @@ class Rules(unittest.TestCase):
             ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
             ("hardtanh", F.hardtanh, "nn.minimum(nn.maximum("), ("relu6", F.relu6, "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
+            ("a constant mask", lambda x: x.masked_fill(torch.arange(16) > 7, 0.5), "nn.where("),
+            ("hidden", lambda x: torch.where(torch.arange(16) > 7, 0.1 * x, float("-inf")).exp(), "-math.huge"),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
             ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),
             ("a sum", lambda x: x / x.abs().sum(-1, keepdim=True), "nn.sum("),
@@ -367,6 +446,13 @@ class Rules(unittest.TestCase):
                                      'nn.linear("proj", ', 'for i = 0, 2 do  -- floors.0', 'nn.unit("floors" .. i',
                                      'nn.layernorm("before"', 'nn.linear("up"', 'nn.linear("down"', 'nn.linear("logits"')
                 self.assertLess(exported.plan.count("\n"), 60)
+
+    def test_rotations_by_plain_ops(self):
+        """Rotary positions that nn.rotary does not have; the targets are also shifted, so that ops count tokens."""
+        ids, targets, windows = self.text()
+        lua = "nn.attention { q = ", ":unflatten(", "context = 8,"
+        self.same(variants.Language("last part of a head", layers=1), (ids, targets), *lua)
+        self.same(variants.Language("last part of a head", layers=1, tokens=9, shifted=True), (windows, windows), *lua)
 
     def test_long_contexts(self):
         ids = torch.randint(0, 32, (1, 2048))  # angles of many radians, rounded to f32

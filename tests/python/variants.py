@@ -60,6 +60,16 @@ class Norm(nn.Module):
         return self.c + (x - m) * torch.rsqrt(((x - m) ** 2).mean(-1, keepdim=True) + 1e-3) * self.g
 
 
+def written(h):
+    """Writes parts of [batch, 2, 8] in place, some of them twice."""
+    y, z = h.new_empty(h.shape), torch.zeros_like(h)
+    y[:, 0] = h[:, 1]
+    y[:, 1] = h[:, 0] * 2
+    z[:, :, 1:6] = y[:, :, 3:]
+    z[:, :, 4:7] = h[:, :1, 5:]
+    return y + z
+
+
 class Mlp(nn.Module):
     """A layer, a function, and a layer, trained on rows of numbers."""
 
@@ -120,6 +130,8 @@ class Mixer(nn.Module):
         if self.form in ("part of a head", "interleaved part"):
             q, k = (torch.cat((rotated(x[..., :s // 2], self.form != "part of a head"), x[..., s // 2:]), -1)
                     for x in (q, k))
+        if self.form == "last part of a head":
+            q, k = (torch.cat((x[..., :s // 2], rotated(x[..., s // 2:], True)), -1) for x in (q, k))
         if self.form == "shared":
             k, v = k.repeat_interleave(n // m, 1), v.repeat_interleave(n // m, 1)
         if self.form == "by parts":

@@ -8,7 +8,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MOST = 49
+MOST = 48
 ALSO = {"positions", "scale"}  # inputs and attributes have these names, too
 APART = ("runtime/ir/ops/", "runtime/kernels/", "plugins/cuda/", "tools/bench/", "tools/gpu_check/", "runtime/checkpoint/hf/", "runtime/tokenizer/", "tools/python/", "runtime/include/prun/sdk/rotary.h")
 
@@ -25,7 +25,7 @@ def main():
                 found += [f"{place}:{number}: {name}" for name in re.findall(r'"(\w+)"', line.split("//")[0]) if name in names - ALSO]
     print("\n".join(found))
     print(f"{len(found)} op names as text, {MOST} at most; {len(names)} ops")
-    return len(names) < 90 or len(found) >= MOST
+    return len(names) < 90 or len(found) > MOST
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // error as output.
 #include <gtest/gtest.h>
 
+#include "tests/unit/op_list.h"
 #include "tests/unit/verify_builder.h"
 #include "verify/values.h"
 
@@ -286,6 +287,46 @@ TEST(PlacementRules, ViewsMoveTheDimThatAnAxisSplits) {
 }
 
 // Ring attention: at hop h, keys come from the rank h before, and the hops must run in order.
+TEST(PlacementRules, OperandsThatAreViews) {
+  const auto viewed = [](const std::string& views) {
+    return make_attrs({{"program", std::string("mul x0 x1")}, {"views", views}});
+  };
+  const Operand x{{2, 3, 8}, shard(2)}, turned{{2, 8, 3}, shard(1)}, kept{{2, 3, 8}, kInvariant};
+  EXPECT_EQ(outcome("pointwise", {x, turned}, {{2, 3, 8}}, viewed("x1 0 2 1")), "S(2)");
+  EXPECT_EQ(
+      outcome("pointwise", {x, turned}, {{2, 3, 8}}, viewed("x1 0 1 2")),
+      "combines operands that are spread differently over tp: each rank's part of dim 2; each rank's part of dim 1");
+  EXPECT_EQ(outcome("pointwise", {x, {{2, 8}, shard(1)}}, {{2, 3, 8}}, viewed("x1 0 2")), "S(2)");
+  EXPECT_EQ(outcome("pointwise", {kept, {{4, 3, 8}, shard(1)}}, {{2, 3, 8}}, viewed("x1 0:2+2 1 2")),
+            "combines operands that are spread differently over tp: the same on every rank; each rank's part of dim 1");
+  // Gate and up of a fused layer: a rank's half of each block.
+  const AxisPlacement blocks = shard(1, cut_into({8, 8}, 2));
+  const Operand fused{{3, 8}, blocks};
+  EXPECT_EQ(outcome("pointwise", {fused, fused}, {{3, 4}}, viewed("x0 0 1:0+4; x1 0 1:4+4")), "S(1)");
+  EXPECT_EQ(outcome("pointwise", {fused, fused}, {{3, 4}}, viewed("x0 0 1:0+4; x1 0 1:3+4")),
+            "combines operands that are spread differently over tp: each rank's part of each of the 2 blocks (8, 8) of "
+            "dim 1; each rank's part of each of the 2 blocks (8, 8) of dim 1");
+  EXPECT_EQ(outcome("pointwise", {fused, kept}, {{3, 4}}, viewed("x0 0 -:2; x1 -:0 0 1:0+4")),
+            "combines operands that are spread differently over tp: each rank's part of each of the 2 blocks (8, 8) of "
+            "dim 1; the same on every rank");
+}
+
+TEST(PlacementRules, MatmulsOfViews) {
+  const auto viewed = [](const char* views) { return make_attrs({{"views", std::string(views)}}); };
+  const Operand heads{{2, 5, 4, 8}, shard(2)}, others{{2, 8, 4, 3}, shard(2)}, whole{{2, 8, 4, 3}, kInvariant};
+  const char* both = "x0 0 2 1 3; x1 0 2 1 3";
+  EXPECT_EQ(outcome("matmul", {heads, others}, {{2, 4, 5, 3}}, viewed(both)), "S(1)");
+  EXPECT_EQ(outcome("matmul", {heads, others}, {{2, 5, 4, 3}}, viewed("x0 0 2 1 3; x1 0 2 1 3; x2 0 2 1 3")), "S(2)");
+  EXPECT_EQ(outcome("matmul", {heads, whole}, {{2, 4, 5, 3}}, viewed(both)),
+            "combines operands that are spread differently over tp: each rank's part of dim 2; the same on every rank");
+  EXPECT_EQ(outcome("matmul", {heads, {{2, 8, 3}, kInvariant}}, {{2, 4, 5, 3}}, viewed("x0 0 2 1 3; x1 0 2 3")),
+            "S(1)");
+  EXPECT_EQ(
+      outcome("matmul", {heads, {{4, 2, 8, 3}, shard(0)}}, {{2, 4, 5, 3}}, viewed("x0 0 2 1 3; x1 0 1 2 3")),
+      "combines operands that are spread differently over tp: each rank's part of dim 2; each rank's part of dim 0");
+  EXPECT_EQ(outcome("matmul", {{{2, 5, 4, 8}, shard(3)}, {{2, 8, 4, 3}, shard(1)}}, {{2, 4, 5, 3}}, viewed(both)), "P");
+}
+
 TEST(PlacementRules, HopsOfARing) {
   const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};
   const auto turned = [](int dim, int turn) {

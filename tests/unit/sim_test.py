@@ -273,6 +273,13 @@ class Sim(unittest.TestCase):
         self.assertLess(at_once["exposed_comm_s"], 0.8 * after["exposed_comm_s"])
         self.assertEqual(at_once["bytes"], after["bytes"])
 
+    def test_shards_that_a_node_keeps_are_not_gathered_between_nodes_again(self):
+        shape = dict(layers=8, width=1024, heads=16, context=1024, batch=32, dtype="bf16", micro=2)
+        all_ranks, nodes = (sim("fsdp", 16, *settings(replicate=groups, reshard_after_forward=reshard, **shape),
+                                cluster="plans/clusters/dgx-h100.yaml") for groups, reshard in ((1, "true"), (2, "group")))
+        self.assertLess(nodes["bytes"]["InfiniBand"], 0.4 * all_ranks["bytes"]["InfiniBand"])
+        self.assertLess(nodes["step_s"], 0.9 * all_ranks["step_s"])
+
     def test_gathers_go_on_over_the_end_of_a_step(self):
         for plan in ("zero1", "zero3"):
             with self.subTest(plan), Cluster("device: { multiprocessors: 1 }") as cpus:

@@ -8,6 +8,8 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "ir/op_cost.h"
+#include "ir/ops.h"
 #include "simulate/cluster.h"
 #include "simulate/collective_cost.h"
 #include "simulate/op_cost.h"
@@ -27,6 +29,13 @@ Cluster a100() {
   cluster.network = {{.name = "net", .bandwidth = 24e9, .step_s = 14e-6, .tree_step_s = 14e-6, .message_s = 15e-6}};
   cluster.collective_s = 8.4e-6;
   return cluster;
+}
+
+TensorId add(Program& program, Dtype dtype, Shape shape) {
+  const int64_t bytes = element_count(shape) * dtype_bytes(dtype);
+  program.buffers.push_back({"", Role::activation, bytes});
+  program.tensors.push_back({"", program.buffers.last(), 0, dtype, std::move(shape)});
+  return program.tensors.last();
 }
 
 TEST(Collectives, RingInsideANode) {
@@ -96,6 +105,26 @@ TEST(Collectives, MeasuredOnThisLink) {
   EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_gather, group, 4e6), 8.4e-6 + 3 * 3.4e-6 + 3e6 / 180e9);
 }
 
+// Calibrations measure no collectives with blocks of individual sizes.
+TEST(Collectives, OfUnequalBlocksTakeTheTimeOfEqualOnes) {
+  Cluster cluster = a100();
+  const GroupShape group{.ranks = 4, .nodes = 1, .per_node = 4, .bus = 180e9};
+  for (const bool measured : {false, true}) {
+    if (measured) cluster.bus.collectives[CollKind::all_to_all] = {2e-6, {{{1e6, 10e9}}}};
+    EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_to_all_v, group, 4e6),
+                     measured ? 8.4e-6 + 3 * 2e-6 + 3e6 / 10e9 : 8.4e-6 + 3 * 3.4e-6 + 3e6 / 180e9);
+  }
+  Program program;
+  program.mesh = Mesh({{"ep", 4}});
+  const OpDef exchange{.name = "exchange", .role = OpRole::collective, .coll = CollKind::all_to_all_v};
+  Op op;
+  op.def = &exchange;
+  op.reads = op.writes = {add(program, Dtype::bf16, {4096})};
+  op.axis = "ep";
+  EXPECT_EQ(wire_bytes(program, op), 3.0 / 4 * 8192);
+  EXPECT_EQ(full_bytes(program, op), 8192);
+}
+
 TEST(ClusterFiles, WhatIsWrittenIsRead) {
   Cluster cluster = a100();
   cluster.name = "here";
@@ -140,6 +169,36 @@ TEST(Products, WavesOfTiles) {
   const OpTime thin = product_time(device, {1, 1, 8192, 8192, 2 * 8192.0 * 8192, Dtype::bf16});
   EXPECT_NEAR(thin.seconds, 2 * 8192.0 * 8192 / (0.8 * 2.04e12) + 4e-6, 1e-12);
   EXPECT_EQ(thin.bound, Bound::memory);
+}
+
+// Four experts of 1,024 slots, a quarter of which hold a token: GEMMs of 256 rows, and of dw over 256.
+TEST(Products, OfExpertsSkipEmptySlots) {
+  const DeviceModel device = a100().device;
+  Program program;
+  const auto tensor = [&](Dtype dtype, Shape shape) { return add(program, dtype, std::move(shape)); };
+  const TensorId x = tensor(Dtype::bf16, {4, 1024, 512}), w = tensor(Dtype::bf16, {4, 512, 2048});
+  const TensorId y = tensor(Dtype::bf16, {4, 1024, 2048}), dw = tensor(Dtype::f32, {4, 512, 2048});
+  const TensorId filled = tensor(Dtype::i32, {4, 8});
+  const double x_bytes = 4.0 * 1024 * 512 * 2, w_bytes = 4.0 * 512 * 2048 * 2, y_bytes = 4.0 * 1024 * 2048 * 2;
+  const auto seconds = [&](const OpDef& def, std::vector<TensorId> reads, TensorId result, double routed) {
+    Op op;
+    op.def = &def;
+    op.reads = std::move(reads);
+    op.writes = {result};
+    op.attrs.set("routed", routed);
+    return op_time(device, program, op).seconds;
+  };
+  const auto product = [&](double m, double n, double k, double bytes) {
+    return product_time(device, {4, m, n, k, bytes + 4 * 8 * 4, Dtype::bf16}).seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(ops::expert_linear, {x, w, filled}, y, 0.25),
+                   product(256, 2048, 512, x_bytes / 4 + w_bytes + y_bytes));
+  EXPECT_DOUBLE_EQ(seconds(ops::expert_linear_dx, {y, w, filled}, x, 0.25),
+                   product(256, 512, 2048, y_bytes / 4 + w_bytes + x_bytes));
+  EXPECT_DOUBLE_EQ(seconds(ops::expert_linear_dw, {x, y, filled}, dw, 0.25),
+                   product(512, 2048, 256, (x_bytes + y_bytes) / 4 + 2 * w_bytes));
+  EXPECT_DOUBLE_EQ(seconds(ops::expert_linear, {x, w, filled}, y, 1),
+                   product(1024, 2048, 512, x_bytes + w_bytes + y_bytes));
 }
 
 TEST(Quantities, UnitsAndMistakes) {

@@ -549,5 +549,52 @@ TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   EXPECT_EQ(found(shorter), expected());
 }
 
+// The axis dp cuts the vector, and node its shards: gathers join them in the opposite order.
+TEST(VerifyValues, ShardsOfShardsJoinInTheOrderOfTheirCuts) {
+  Step step({{"node", 2}, {"dp", 2}});
+  step.program.step().data.global_batch = 8;
+  step.ops()[0].attrs.set("axis", std::string("node,dp"));
+  step.program.init().streams[0].ops[0].attrs.set("axis", std::string("dp,node"));
+  const int full = step.buffer("full", 16), grads = step.buffer("grads", 16), piece = step.buffer("piece", 8),
+            part = step.buffer("part", 8);
+  for (const int id : {step.w, step.g}) step.program.tensors[id].shape = {4};
+  const int weight = step.tensor(step.program.tensors[full].buffer, 0, 16);
+  const int gradient = step.tensor(step.program.tensors[grads].buffer, 0, 16);
+  for (const int id : {weight, gradient}) step.program.tensors[id].shape = {8, 2};
+  step.ops()[1].reads[1] = weight;
+  step.ops()[4].writes = {gradient};
+  const auto scatter = [&](size_t at, int from, int to, const char* axis) {
+    Op& made = step.add("reduce_scatter", {from}, {to}, Phase::backward);
+    made.axis = axis;
+    made.attrs.set("op", std::string("avg"));
+    step.move(step.ops().size() - 1, at);
+  };
+  const auto gather = [&](size_t at, int from, int to, const char* axis) {
+    step.add("all_gather", {from}, {to}, Phase::forward).axis = axis;
+    step.move(step.ops().size() - 1, at);
+  };
+  step.reduce(step.loss, "avg", "node");
+  step.move(8, 5);
+  step.drop(7);  // the average of the gradient
+  scatter(7, grads, part, "dp");
+  scatter(8, part, step.g, "node");
+  gather(1, step.w, piece, "node");
+  gather(2, piece, full, "dp");
+  EXPECT_EQ(check(step), "");
+
+  Step other = step;
+  std::swap(other.ops()[1].axis, other.ops()[2].axis);
+  EXPECT_NE(found(other).find("gathers over dp a shard cut over dp,node: the last of these joins its parts first"),
+            std::string::npos)
+      << found(other);
+  other = step;
+  std::swap(other.ops()[9].axis, other.ops()[10].axis);
+  EXPECT_NE(check(other).find("takes shards cut over node,dp together with shards cut over dp,node"), std::string::npos)
+      << check(other);
+  other = step;
+  other.ops()[10].axis = "dp";
+  EXPECT_NE(check(other).find("reduces over dp what are different things there"), std::string::npos) << check(other);
+}
+
 }  // namespace
 }  // namespace prun

@@ -30,7 +30,7 @@ local pool = {
 -- Values of the pool that each kind accepts, or may accept if the rest of the call decides.
 local accepts = {
   integer = "whole", number = "whole fraction huge", text = "text", name = "", axis = "", stream = "",
-  boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
+  boolean = "boolean", switch = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
   dims = "whole table",
   init = "", tensor = "tensor", tensors = "", count = "whole tensor",
   batches = "whole", fn = "function", table = "table tables",
@@ -39,7 +39,7 @@ local accepts = {
   operand = "whole fraction huge tensor",
   mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "", lora = "",
   rate = "whole fraction huge function", schedule = "text", model = "function",
-  target = "", handle = "", last = "",
+  target = "", gathered = "", handle = "", last = "",
 }
 
 local function is_accepted(entry, label)
@@ -52,14 +52,15 @@ end
 
 -- A valid value of each kind.
 local right = {
-  integer = 2, number = 0.25, text = "f32", name = "a", axis = "dp", stream = "", boolean = true, bytes = "1 KiB",
+  integer = 2, number = 0.25, text = "f32", name = "a", axis = "dp", stream = "", boolean = true, switch = true,
+  bytes = "1 KiB",
   numbers = { 0.5, 0.5 }, integers = { 1 }, texts = { "a" }, dims = { 2 }, init = { "ones" }, count = 2, batches = "all",
   fn = function() end, table = {}, loads = {}, paths = "x.npy", strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
 }
 local function right_value(entry)
   if entry.kind == "tensor" or entry.kind == "operand" then return tensor end
   if entry.kind == "tensors" then return { tensor } end
-  if entry.kind == "target" then return target end
+  if entry.kind == "target" or entry.kind == "gathered" then return target end
   if entry.kind == "handle" then return handle end
   if entry.kind == "last" then return last end
   if entry.kind == "data" then return prun.data.index { batch = 1 } end

@@ -116,6 +116,8 @@ Verdict Judge::judge(const Mutant& mutant) const {
   int status = 0;
   waitpid(child, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) differs = "the run crashes";
+  if (mutant.is_proven)
+    return differs.empty() ? Verdict{Outcome::escaped, "nothing"} : Verdict{Outcome::refused, "the proof"};
   return differs.empty() ? Verdict{Outcome::equivalent, ""} : Verdict{Outcome::escaped, differs};
 }
 

@@ -11,6 +11,7 @@
 #include "compile/ir_build.h"
 #include "ir/ops.h"
 #include "ir/order.h"
+#include "prun/sdk/operand_view.h"
 
 namespace prun::mutate {
 namespace {
@@ -366,6 +367,30 @@ bool shares(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
+// Reads an operand with other strides, or from another element on.
+bool view(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op& op) { return op.attrs.has("views"); })) return false;
+  Op& op = op_of(job, at);
+  const std::string from = op.attrs.text("views");
+  std::vector<sdk::OperandView> views = *sdk::parse_operand_views(from);
+  std::vector<sdk::ViewedDim>& dims = views[below(random, views.size())].dims;
+  if (random() % 2 == 0) {
+    std::swap(dims[below(random, dims.size())].to, dims[below(random, dims.size())].to);
+  } else {
+    sdk::ViewedDim& dim = dims[below(random, dims.size())];
+    if (dim.to >= 0 && dim.size == 0) return false;
+    dim.start += dim.start > 0 && random() % 2 == 0 ? -1 : 1;
+  }
+  const std::string to = sdk::operand_views_text(views);
+  if (to == from) return false;
+  mutant.what = fmt::format("{} reads {}, not {}", name_of(job, at), to, from);
+  mutant.site = op.site;
+  mutant.is_proven = true;
+  op.attrs.set("views", to);
+  return true;
+}
+
 // Attributes derived from placements; excludes the plan's own numbers and those that a derivative copies from its op.
 // clang-format off
 constexpr const char* kDerived[] = {
@@ -424,7 +449,8 @@ constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"dr
                                                                             {"attribute", attribute},
                                                                             {"repeat", repeat},
                                                                             {"frozen", frozen},
-                                                                            {"shares", shares}}};
+                                                                            {"shares", shares},
+                                                                            {"view", view}}};
 
 }  // namespace
 

@@ -24,9 +24,10 @@ enum class Kind {
   attribute,
   repeat,
   frozen,
-  shares
+  shares,
+  view
 };
-inline constexpr int kKinds = 14;
+inline constexpr int kKinds = 15;
 std::string_view kind_name(Kind kind);
 
 struct Mutant {
@@ -35,6 +36,7 @@ struct Mutant {
   std::string what;  // for example "drops all_reduce (compute#12, plans/ddp.lua:3)"
   Site site;
   bool without_effect = false;  // order, buffers and values equal the original's
+  bool is_proven = false;       // placements cannot show it; a proof, which compares views with copies, does
 };
 
 // Makes a random mutant of that kind. Returns false if the job offers none (no edge, no other axis).

@@ -50,7 +50,7 @@ std::string attention_lists(const Plan& plan) {
   std::string text;
   if (!any) return text;
   for (const auto& [way, found] : ways)
-    text += fmt::format("{} by {} (first at {})\n", counted(found.count, "attention"), way, found.first.text());
+    text += fmt::format("{} by {} (first at {})\n", counted(found.count, ops::attention.name), way, found.first.text());
   return text;
 }
 

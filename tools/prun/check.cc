@@ -20,6 +20,7 @@
 #include "job_options.h"
 #include "parameter_lists.h"
 #include "verify/verify.h"
+#include "view_copies.h"
 
 namespace prun {
 namespace {
@@ -137,6 +138,7 @@ int Check::run() {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
     if (nlohmann::json lists = parameter_lists_json(plan); !lists.empty()) all["groups"] = std::move(lists);
+    if (nlohmann::json copies = view_copies_json(job); !copies.empty()) all["view_copies"] = std::move(copies);
     fmt::print("{}\n", all.dump());
     return 0;
   }
@@ -147,6 +149,7 @@ int Check::run() {
     fmt::print("{} parameters\n{}{}", grouped(parameters), parameter_lists(plan), attention_lists(plan));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
+  fmt::print("{}", view_copies(job));
   if (const int64_t bytes = feed_bytes(job); bytes > 0)
     fmt::print("\nfeed '{}': {} in /dev/shm ({} batches, {} B)\n", plan.data.feed, human_bytes(bytes), plan.data.slots,
                grouped(bytes));

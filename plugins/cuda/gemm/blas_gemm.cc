@@ -31,23 +31,25 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 }
 
 // Returns the alignment of every matrix of a batch; cuBLASLt distinguishes up to 256 bytes.
-uint32_t alignment(const void* data, int64_t elements, int64_t batch, int dtype) {
+uint32_t alignment(const void* data, int64_t elements, int64_t batch, const MatrixStrides& strides, int dtype) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(data) | 256;
-  if (batch > 1) bits |= static_cast<uintptr_t>(elements * dtype_bytes(dtype));
+  if (batch > 1) bits |= static_cast<uintptr_t>((strides.entry < 0 ? elements : strides.entry) * dtype_bytes(dtype));
+  if (strides.row >= 0) bits |= static_cast<uintptr_t>(strides.row * dtype_bytes(dtype));
   return static_cast<uint32_t>(bits & -bits);
 }
 
 }  // namespace
 
-BlasGemm::Layout BlasGemm::layout(int dtype, int64_t rows, int64_t columns, int64_t batch) {
+BlasGemm::Layout BlasGemm::layout(int dtype, int64_t rows, int64_t columns, int64_t batch,
+                                  const MatrixStrides& strides) {
   cublasLtMatrixLayout_t made = nullptr;
   check(cublasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
-                                   rows),
+                                   strides.row < 0 ? rows : strides.row),
         "cublasLtMatrixLayoutCreate");
   Layout layout(made);
   if (batch > 1) {
     set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
-    set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, rows * columns);
+    set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, strides.entry < 0 ? rows * columns : strides.entry);
   }
   return layout;
 }
@@ -66,9 +68,9 @@ BlasGemm::BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue,
         "cublasLtMatmulDescCreate");
   matmul_.reset(made);
   describe(epilogue);
-  a_ = s.transpose_b ? layout(s.input, s.k, s.n, s.batch) : layout(s.input, s.n, s.k, s.batch);
-  b_ = s.transpose_a ? layout(s.input, s.m, s.k, s.batch) : layout(s.input, s.k, s.m, s.batch);
-  c_ = layout(s.output, s.n, s.m, s.batch);
+  a_ = s.transpose_b ? layout(s.input, s.k, s.n, s.batch, s.in_b) : layout(s.input, s.n, s.k, s.batch, s.in_b);
+  b_ = s.transpose_a ? layout(s.input, s.m, s.k, s.batch, s.in_a) : layout(s.input, s.k, s.m, s.batch, s.in_a);
+  c_ = layout(s.output, s.n, s.m, s.batch, s.in_c);
 }
 
 void BlasGemm::describe(const Epilogue& epilogue) {
@@ -93,10 +95,10 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::algorithms(int most) cons
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes_));
   set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(gemm_.b, s.k * s.n, s.batch, s.input));
-  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(gemm_.a, s.m * s.k, s.batch, s.input));
-  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c_data(), s.m * s.n, s.batch, s.output));
-  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(gemm_.b, s.k * s.n, s.batch, s.in_b, s.input));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(gemm_.a, s.m * s.k, s.batch, s.in_a, s.input));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c_data(), s.m * s.n, s.batch, s.in_c, s.output));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.in_c, s.output));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), matmul_.get(), a_.get(), b_.get(),
@@ -140,10 +142,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::starting(int most) const 
 std::unique_ptr<BlasGemm> BlasGemm::find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
                                          size_t workspace_bytes) {
   auto blas = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
-  std::vector<cublasLtMatmulHeuristicResult_t> found = blas->starting(context.options().autotune ? kAlgorithms : 1);
+  const bool compares = context.options().autotune && gemm.shape.contiguous();  // a trial has operands of its own
+  std::vector<cublasLtMatmulHeuristicResult_t> found = blas->starting(compares ? kAlgorithms : 1);
   if (found.empty()) found = blas->starting(kAlgorithms);
   if (found.empty()) return nullptr;
-  if (!context.options().autotune) found.resize(1);
+  if (!compares) found.resize(1);
   blas->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
   // An algorithm that was measured for an equal shape may be refused here, because these operands are less aligned.
   if (found.size() > 1 && !blas->starts(blas->algorithm_)) blas->algorithm_ = found.front().algo;

@@ -50,7 +50,7 @@ class BlasGemm final : public Kernel {
   using Handle = std::unique_ptr<std::remove_pointer_t<T>, Destroy<T, destroy>>;
   using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-  static Layout layout(int dtype, int64_t rows, int64_t columns, int64_t batch);
+  static Layout layout(int dtype, int64_t rows, int64_t columns, int64_t batch, const MatrixStrides& strides);
   void describe(const Epilogue& epilogue);
   bool starts(const cublasLtMatmulAlgo_t& algorithm) const;
   const void* c_data() const { return gemm_.added != nullptr ? gemm_.added : gemm_.c; }

@@ -187,4 +187,10 @@ size_t gemm_workspace(const Gemm& gemm) {
 
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm) { return Plan(view, gemm).make(); }
 
+std::unique_ptr<Kernel> make_gemms(const OpView& view, const std::vector<Gemm>& gemms) {
+  auto steps = std::make_unique<Steps>(Scratch{});
+  for (const Gemm& gemm : gemms) steps->add(make_gemm(view, gemm));
+  return steps;
+}
+
 }  // namespace prun::cuda

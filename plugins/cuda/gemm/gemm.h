@@ -6,14 +6,23 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cuda/kernels/op.h"
 
 namespace prun::cuda {
 
+// Elements from one stored row to the next, and from one matrix of a batch to the next; -1 = contiguous.
+struct MatrixStrides {
+  int64_t row = -1, entry = -1;
+  bool contiguous() const { return row < 0 && entry < 0; }
+};
+
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
-  int64_t batch = 1;         // number of GEMMs, whose operands are stored one after the other
+  int64_t batch = 1;               // number of GEMMs
+  MatrixStrides in_a, in_b, in_c;  // c: also of `added`
+  bool contiguous() const { return in_a.contiguous() && in_b.contiguous() && in_c.contiguous(); }
   bool transpose_a = false;  // A is stored [k, m]
   bool transpose_b = false;  // B is stored [n, k]
   int input = PRUN_F32;      // type of A, B, the bias and gelu's input: f32 or bf16; accumulators are always f32
@@ -43,6 +52,8 @@ size_t gemm_workspace(const Gemm& gemm);
 
 // Makes the kernel, with scratch from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
+// Makes one kernel of several GEMMs, which share the scratch.
+std::unique_ptr<Kernel> make_gemms(const OpView& view, const std::vector<Gemm>& gemms);
 
 // plain_gemm.cu: a GEMM for sizes without an algorithm in cuBLASLt. It supports any size, a hundred times slower
 // than possible. `added` is as in Gemm.

@@ -7,6 +7,7 @@
 #include "cuda/device/context.h"
 #include "expert_gemm.h"
 #include "gemm.h"
+#include "prun/sdk/operand_view.h"
 
 namespace prun::cuda {
 namespace {
@@ -138,22 +139,56 @@ Gemm of_experts(const OpView& view) {
   return g;
 }
 
-// matmul: a GEMM for each index of the leading dims.
-Gemm of_batch(const OpView& view) {
+// matmul: a GEMM for each index of the leading dims. cuBLASLt has one stride for a batch: leading dims whose strides do
+// not merge into one are a call each.
+std::vector<Gemm> of_batch(const OpView& view) {
   const Tensor a = view.read(0), b = view.read(1), c = view.write(0);
-  const size_t rank = c.shape.rank();
-  view.expect(rank >= 2 && a.shape.rank() == rank && b.shape.rank() == rank, "matmul: tensors of different ranks");
-  Gemm g;
-  g.shape.transpose_a = view.integer("transpose_a") != 0, g.shape.transpose_b = view.integer("transpose_b") != 0;
-  g.shape.m = c.shape[rank - 2], g.shape.n = c.shape[rank - 1];
-  g.shape.k = a.shape[g.shape.transpose_a ? rank - 2 : rank - 1];
-  g.shape.batch = c.count() == 0 ? 0 : c.count() / (g.shape.m * g.shape.n);
-  g.shape.input = a.dtype, g.shape.output = c.dtype;
-  g.a = a.ptr, g.b = b.ptr, g.c = c.ptr;
-  view.expect_count(a, g.shape.batch * g.shape.m * g.shape.k);
-  view.expect_count(b, g.shape.batch * g.shape.k * g.shape.n);
+  auto at = sdk::strided_matmul(view.text("views"), a.shape.dims, b.shape.dims, c.shape.dims);
+  view.expect(at.has_value(), "matmul: the views do not fit");
   view.expect(a.dtype == b.dtype && a.dtype == c.dtype, "matmul: its tensors are of several types");
-  return g;
+  const bool transpose_a = view.integer("transpose_a") != 0, transpose_b = view.integer("transpose_b") != 0;
+  Gemm g;
+  g.shape.transpose_a = transpose_a != at->a.transposed, g.shape.transpose_b = transpose_b != at->b.transposed;
+  g.shape.m = at->y.rows, g.shape.n = at->y.columns, g.shape.k = transpose_a ? at->a.rows : at->a.columns;
+  g.shape.input = a.dtype, g.shape.output = c.dtype;
+  view.expect((transpose_a ? at->a.columns : at->a.rows) == g.shape.m &&
+                  (transpose_b ? at->b.rows : at->b.columns) == g.shape.n &&
+                  (transpose_b ? at->b.columns : at->b.rows) == g.shape.k,
+              "matmul: its matrices do not multiply");
+  if (!at->a.is_dense()) g.shape.in_a.row = at->a.row;
+  if (!at->b.is_dense()) g.shape.in_b.row = at->b.row;
+  if (!at->y.is_dense()) g.shape.in_c.row = at->y.row;
+  // Merges leading dims from the last one on; `outer` are those before.
+  size_t outer = at->leading.size();
+  int64_t step_a = -1, step_b = -1, step_c = -1;
+  const auto merges = [&](const sdk::StridedMatrices& one, int64_t step) {
+    return one.strides[outer - 1] == step * g.shape.batch;
+  };
+  for (; outer > 0; --outer) {
+    const int64_t size = at->leading[outer - 1];
+    if (size == 1) continue;
+    if (g.shape.batch == 1)
+      step_a = at->a.strides[outer - 1], step_b = at->b.strides[outer - 1], step_c = at->y.strides[outer - 1];
+    else if (!merges(at->a, step_a) || !merges(at->b, step_b) || !merges(at->y, step_c))
+      break;
+    g.shape.batch *= size;
+  }
+  const auto entry = [&](MatrixStrides& in, int64_t step, int64_t dense) {
+    if (g.shape.batch > 1 && step != dense) in.entry = step;
+  };
+  entry(g.shape.in_a, step_a, g.shape.m * g.shape.k);
+  entry(g.shape.in_b, step_b, g.shape.k * g.shape.n);
+  entry(g.shape.in_c, step_c, g.shape.m * g.shape.n);
+  std::vector<Gemm> gemms;
+  const int64_t bytes = dtype_bytes(a.dtype), all = c.count() == 0 ? 0 : c.count() / (g.shape.m * g.shape.n);
+  const auto from = [&](const void* data, const sdk::StridedMatrices& one, int64_t i) {
+    return static_cast<char*>(const_cast<void*>(data)) + one.offset_of(at->leading, i) * bytes;
+  };
+  for (int64_t i = 0; i < all; i += g.shape.batch) {
+    g.a = from(a.ptr, at->a, i), g.b = from(b.ptr, at->b, i), g.c = from(c.ptr, at->y, i);
+    gemms.push_back(g);
+  }
+  return gemms;
 }
 
 // Accumulates into the sum of earlier microbatches.
@@ -198,7 +233,11 @@ const KernelFamily kFamily = {
     entry_of_experts<of_experts<false, true>>("expert_linear_dx"),
     entry_of_experts<of_experts<true, false>>("expert_linear_dw"),
     entry_of_experts<expert_dw_add>("expert_linear_dw_add"),
-    entry<of_batch>("matmul"),
+    {"matmul", [](const OpView& view) { return make_gemms(view, of_batch(view)); },
+     [](const OpView& view) {
+       const std::vector<Gemm> gemms = of_batch(view);
+       return gemms.empty() ? size_t{0} : gemm_workspace(gemms.front());
+     }},
 };
 
 }  // namespace

@@ -14,8 +14,8 @@ struct Strides {
 };
 
 template <class In, class Out>
-__global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b, const Out* added, Out* c, int64_t m,
-                           int64_t n, int64_t k, int64_t batch) {
+__global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b, const Out* added, Out* c, Strides in_c,
+                           int64_t m, int64_t n, int64_t k, int64_t batch) {
   __shared__ float tile_a[kTile][kTile + 1], tile_b[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
@@ -32,25 +32,29 @@ __global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b,
       __syncthreads();
     }
     if (i >= m || j >= n) continue;
-    const int64_t at = entry * m * n + i * n + j;
+    const int64_t at = entry * in_c.entry + i * in_c.row + j;
     if (added != nullptr) sum += widen(added[at]);
     c[at] = narrow<Out>(sum);
   }
 }
 
-Strides strides(bool transposed, int64_t rows, int64_t columns) {
-  return transposed ? Strides{1, rows, rows * columns} : Strides{columns, 1, rows * columns};
+Strides strides(bool transposed, int64_t rows, int64_t columns, const MatrixStrides& of) {
+  const int64_t row = of.row >= 0  ? of.row
+                      : transposed ? rows
+                                   : columns,
+                entry = of.entry < 0 ? rows * columns : of.entry;
+  return transposed ? Strides{1, row, entry} : Strides{row, 1, entry};
 }
 
 template <class In, class Out>
 std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, const void* added, void* c) {
   const int64_t tiles = s.batch * ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
-  return kernel_of(
-      [=, in_a = strides(s.transpose_a, s.m, s.k), in_b = strides(s.transpose_b, s.k, s.n)](cudaStream_t stream) {
-        launch(plain_gemm<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream,
-               static_cast<const In*>(a), in_a, static_cast<const In*>(b), in_b, static_cast<const Out*>(added),
-               static_cast<Out*>(c), s.m, s.n, s.k, s.batch);
-      });
+  return kernel_of([=, in_a = strides(s.transpose_a, s.m, s.k, s.in_a), in_b = strides(s.transpose_b, s.k, s.n, s.in_b),
+                    in_c = strides(false, s.m, s.n, s.in_c)](cudaStream_t stream) {
+    launch(plain_gemm<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream, static_cast<const In*>(a),
+           in_a, static_cast<const In*>(b), in_b, static_cast<const Out*>(added), static_cast<Out*>(c), in_c, s.m, s.n,
+           s.k, s.batch);
+  });
 }
 
 }  // namespace

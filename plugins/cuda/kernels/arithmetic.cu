@@ -87,12 +87,14 @@ std::unique_ptr<Kernel> make_pointwise(const OpView& view) {
     }
     const std::span<const int64_t> masks = view.has("over") ? view.integers("over") : std::span<const int64_t>();
     const Tensor y = view.write(0);
-    return kernel_of([inputs, to = view.out<T>(0), count = y.count(), code = code_of<Wide<T>>(view),
-                      layout = sdk::pointwise_layout(y.shape.dims, shapes, masks)](cudaStream_t stream) {
-      const bool few = code.inputs + code.constants + code.instructions <= kFewRegisters;
-      launch(few ? interpret<T, kFewRegisters> : interpret<T, kMostRegisters>, blocks_for(count, kThreads), kThreads, 0,
-             stream, inputs, to, count, layout, code);
-    });
+    const sdk::PointwiseLayout layout = sdk::pointwise_layout(y.shape.dims, shapes, masks, view.text("views"));
+    for (size_t k = 0; k < view.reads(); ++k) inputs.data[k] += layout.offsets[k];
+    return kernel_of(
+        [inputs, to = view.out<T>(0), count = y.count(), code = code_of<Wide<T>>(view), layout](cudaStream_t stream) {
+          const bool few = code.inputs + code.constants + code.instructions <= kFewRegisters;
+          launch(few ? interpret<T, kFewRegisters> : interpret<T, kMostRegisters>, blocks_for(count, kThreads),
+                 kThreads, 0, stream, inputs, to, count, layout, code);
+        });
   });
 }
 

@@ -1,6 +1,8 @@
 // matmul: one GEMM for each index of the leading dims, which both operands have. nn.linear multiplies with a parameter.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -17,7 +19,33 @@ Dims dims_of(const TensorType& type, bool transposed) {
   return dims;
 }
 
-Types infer_matmul(const Types& inputs, const Attrs& attrs) {
+// Returns the operands as the op's views read them, with a matrix as their last two dims.
+Types operands_of(const Types& inputs, const Attrs& attrs) {
+  const std::vector<sdk::OperandView> views = views_of(attrs);
+  Types operands = inputs;
+  for (int i = 0; i < std::ssize(inputs); ++i) {
+    const sdk::OperandView* const view = sdk::view_of_operand(views, i);
+    if (view == nullptr) continue;
+    size_t rank = 2;
+    for (const sdk::ViewedDim& dim : view->dims) rank = std::max(rank, static_cast<size_t>(dim.to + 1));
+    operands[i].shape = viewed_shape("matmul", *view, inputs[i].shape, rank);
+    if (!sdk::strided_matrices(view, inputs[i].shape, rank))
+      throw plan_error(fmt::format("matmul: neither rows nor columns of '{}' are contiguous in {}",
+                                   sdk::operand_views_text({*view}), shape_text(inputs[i].shape)));
+  }
+  return operands;
+}
+
+// Returns whether leading dims fit; a view may repeat its operand.
+bool lead_alike(const Shape& a, const Shape& b, bool viewed) {
+  if (a.size() != b.size()) return false;
+  for (size_t d = 0; d < a.size(); ++d)
+    if (a[d] != b[d] && !(viewed && (a[d] == 1 || b[d] == 1))) return false;
+  return true;
+}
+
+Types infer_matmul(const Types& tensors, const Attrs& attrs) {
+  const Types inputs = operands_of(tensors, attrs);
   require_inputs("matmul", inputs, 2, 2);
   require_float("matmul", "the first tensor", inputs[0]);
   require_same_dtype("matmul", "the first tensor", inputs[0], "the second", inputs[1]);
@@ -25,7 +53,8 @@ Types infer_matmul(const Types& inputs, const Attrs& attrs) {
   require_rank_at_least("matmul", "the second tensor", inputs[1], 2);
   const Dims a = dims_of(inputs[0], attrs.integer("transpose_a") != 0),
              b = dims_of(inputs[1], attrs.integer("transpose_b") != 0);
-  if (a.batch != b.batch)
+  const std::vector<sdk::OperandView> views = views_of(attrs);
+  if (!lead_alike(a.batch, b.batch, !views.empty()))
     throw plan_error(fmt::format("matmul: {} and {} should be equal in all dims but the last two",
                                  shape_text(inputs[0].shape), shape_text(inputs[1].shape)));
   if (a.columns != b.rows)
@@ -34,7 +63,17 @@ Types infer_matmul(const Types& inputs, const Attrs& attrs) {
                     "{}",
                     shape_text(inputs[0].shape), shape_text(inputs[1].shape), a.columns, b.rows));
   Shape shape = a.batch;
+  for (size_t d = 0; d < shape.size(); ++d) shape[d] = std::max(shape[d], b.batch[d]);
   shape.insert(shape.end(), {a.rows, b.columns});
+  if (const sdk::OperandView* view = sdk::view_of_operand(views, 2)) {
+    Shape stored;
+    for (const sdk::ViewedDim& dim : view->dims)
+      if (dim.to >= 0 && dim.to < std::ssize(shape)) stored.push_back(shape[dim.to]);
+    if (stored.size() != shape.size() || viewed_shape("matmul", *view, stored, shape.size()) != shape)
+      throw plan_error(fmt::format("matmul: the view '{}' does not permute {}", sdk::operand_views_text({*view}),
+                                   shape_text(shape)));
+    shape = stored;
+  }
   return {{inputs[0].dtype, shape}};
 }
 
@@ -58,8 +97,9 @@ void derive_matmul(GradientBuilder& builder, const NodeView& node) {
 }
 
 Cost matmul_cost(const Types& inputs, const Types& outputs, const Attrs& attrs) {
-  const double k = static_cast<double>(dims_of(inputs[0], attrs.integer("transpose_a") != 0).columns);
-  return product_cost(outputs.empty() ? 0 : 2 * k * count(outputs[0]), inputs, outputs);
+  const double k =
+      static_cast<double>(dims_of(operands_of(inputs, attrs)[0], attrs.integer("transpose_a") != 0).columns);
+  return product_cost(outputs.empty() ? 0 : 2 * k * count(outputs[0]), viewed_types(inputs, attrs), outputs);
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ Types infer_pointwise(const Types& inputs, const Attrs& attrs) {
   Shape shape = attrs.has("shape") ? attrs.integers("shape") : Shape();
   if (!masks.empty() && (masks.size() != inputs.size() || !attrs.has("shape")))
     throw plan_error("pointwise: 'over' needs a number for each input, and 'shape'");
+  const std::vector<sdk::OperandView> views = views_of(attrs);
+  if (!views.empty() && !attrs.has("shape")) throw plan_error("pointwise: 'views' need 'shape'");
   for (const TensorType& input : inputs) {
     require_float("pointwise", "the input", input);
     require_same_dtype("pointwise", "the first input", inputs[0], "another", input);
@@ -35,8 +37,11 @@ Types infer_pointwise(const Types& inputs, const Attrs& attrs) {
   if (shape.size() > sdk::kMostPointwiseDims)
     throw plan_error(fmt::format("pointwise: {} has more than {} dims", shape_text(shape), sdk::kMostPointwiseDims));
   for (size_t k = 0; k < inputs.size(); ++k) {
-    const Shape& mine = inputs[k].shape;
-    const std::vector<int> places = sdk::pointwise_places(mine.size(), shape.size(), masks.empty() ? -1 : masks[k]);
+    const sdk::OperandView* const view = sdk::view_of_operand(views, static_cast<int>(k));
+    const Shape mine =
+        view != nullptr ? viewed_shape("pointwise", *view, inputs[k].shape, shape.size()) : inputs[k].shape;
+    const int64_t mask = masks.empty() || view != nullptr ? -1 : masks[k];
+    const std::vector<int> places = sdk::pointwise_places(mine.size(), shape.size(), mask);
     if (places.size() != mine.size())
       throw plan_error(fmt::format("pointwise: {} does not have the dims of {}", shape_text(mine), shape_text(shape)));
     for (size_t d = 0; d < mine.size(); ++d) {
@@ -108,7 +113,7 @@ void derive_pointwise(GradientBuilder& builder, const NodeView& node) {
 
 Cost pointwise_cost(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   const double instructions = static_cast<double>(pointwise_program(attrs, inputs.size()).size());
-  return cost_of(outputs.empty() ? 0 : instructions * count(outputs[0]), inputs, outputs);
+  return cost_of(outputs.empty() ? 0 : instructions * count(outputs[0]), viewed_types(inputs, attrs), outputs);
 }
 
 }  // namespace

@@ -78,6 +78,29 @@ Attrs token_attrs(const Attrs& attrs) {
   return out;
 }
 
+std::vector<sdk::OperandView> views_of(const Attrs& attrs) {
+  const std::string text = attrs.text("views");
+  if (auto views = sdk::parse_operand_views(text)) return *std::move(views);
+  throw plan_error(fmt::format("'{}' lists no views of operands", text));
+}
+
+Shape viewed_shape(std::string_view op, const sdk::OperandView& view, const Shape& stored, size_t rank) {
+  if (const auto elements = sdk::viewed_elements(view, stored, rank)) return elements->sizes;
+  throw plan_error(
+      fmt::format("{}: the view '{}' does not fit {}", op, sdk::operand_views_text({view}), shape_text(stored)));
+}
+
+Types viewed_types(const Types& inputs, const Attrs& attrs) {
+  Types types = inputs;
+  for (const sdk::OperandView& view : views_of(attrs)) {
+    if (view.operand >= std::ssize(types)) continue;
+    Shape& shape = types[view.operand].shape;
+    for (size_t d = 0; d < view.dims.size() && d < shape.size(); ++d)
+      shape[d] = view.dims[d].to < 0 ? 1 : view.dims[d].size == 0 ? shape[d] : view.dims[d].size;
+  }
+  return types;
+}
+
 Cost cost_of(double flops, const Types& inputs, const Types& outputs) {
   Cost cost{.flops = flops};
   for (const Types* types : {&inputs, &outputs})

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/ops.h"
+#include "prun/sdk/operand_view.h"
 
 namespace prun::ops {
 
@@ -47,6 +48,13 @@ int64_t kv_heads(const Attrs& attrs);
 
 // Returns a list of sizes or dims; its numbers are whole.
 Shape sizes_of(const Attrs& attrs, std::string_view name);
+
+// Returns the attribute `views` (prun/sdk/operand_view.h); throws plan_error if its text is no list of views.
+std::vector<sdk::OperandView> views_of(const Attrs& attrs);
+// Returns the shape, of `rank` dims, that a view reads of a tensor.
+Shape viewed_shape(std::string_view op, const sdk::OperandView& view, const Shape& stored, size_t rank);
+// Returns the inputs with the elements that the op reads of each.
+Types viewed_types(const Types& inputs, const Attrs& attrs);
 
 // Returns `flops`, and the bytes of all tensors, each once.
 Cost cost_of(double flops, const Types& inputs, const Types& outputs);

@@ -16,10 +16,10 @@ void pointwise(Call& c) {
   const std::vector<int64_t> masks = c.attrs.has("over") ? c.attrs.integers("over") : std::vector<int64_t>();
   std::vector<std::span<const int64_t>> shapes;
   for (const Array& read : c.reads) shapes.emplace_back(read.shape);
-  const sdk::PointwiseLayout layout = sdk::pointwise_layout(c.writes[0].shape, shapes, masks);
+  const sdk::PointwiseLayout layout = sdk::pointwise_layout(c.writes[0].shape, shapes, masks, c.attrs.text("views"));
   std::vector<double> x(inputs), r(program.size());
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
-    for (int k = 0; k < inputs; ++k) x[k] = c.reads[k][sdk::pointwise_position(layout, k, i)];
+    for (int k = 0; k < inputs; ++k) x[k] = c.reads[k][layout.offsets[k] + sdk::pointwise_position(layout, k, i)];
     for (size_t n = 0; n < program.size(); ++n) {
       double in[3];
       for (int o = 0; o < 3; ++o) {
@@ -95,19 +95,40 @@ void softmax_grad(Call& c) {
   }
 }
 
+// Reads and writes element by element, by the strides of views.
 void matmul(Call& c) {
-  const Array &a = c.reads[0], &b = c.reads[1];
   Array& y = c.writes[0];
   const size_t rank = y.shape.size();
+  const std::vector<sdk::OperandView> views = sdk::parse_operand_views(c.attrs.text("views")).value();
+  sdk::ViewedElements at[3];
+  const Array* const arrays[3] = {&c.reads[0], &c.reads[1], &y};
+  for (int i = 0; i < 3; ++i) {
+    sdk::OperandView whole{i, {}};
+    for (size_t d = 0; d < arrays[i]->shape.size(); ++d) whole.dims.push_back({static_cast<int>(d)});
+    const sdk::OperandView* view = sdk::view_of_operand(views, i);
+    at[i] = sdk::viewed_elements(view == nullptr ? whole : *view, arrays[i]->shape, rank).value();
+  }
   const bool ta = c.attrs.integer("transpose_a") != 0, tb = c.attrs.integer("transpose_b") != 0;
-  const int64_t m = y.shape[rank - 2], n = y.shape[rank - 1], k = a.shape[ta ? rank - 2 : rank - 1];
+  const size_t a_row = rank - (ta ? 1 : 2), a_inner = rank - (ta ? 2 : 1), b_column = rank - (tb ? 2 : 1),
+               b_inner = rank - (tb ? 1 : 2);
   for (int64_t i = 0; i < y.count(); ++i) {
-    const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
+    int64_t rest = i, from_a = at[0].offset, from_b = at[1].offset, to = at[2].offset;
+    for (size_t d = rank; d-- > 0; rest /= at[2].sizes[d]) {
+      const int64_t index = rest % at[2].sizes[d];
+      to += index * at[2].strides[d];
+      if (d == rank - 1) {
+        from_b += index * at[1].strides[b_column];
+      } else if (d == rank - 2) {
+        from_a += index * at[0].strides[a_row];
+      } else {
+        from_a += index * at[0].strides[d];
+        from_b += index * at[1].strides[d];
+      }
+    }
     double sum = 0;
-    for (int64_t j = 0; j < k; ++j)
-      sum += a[batch * m * k + (ta ? j * m + row : row * k + j)] *
-             b[batch * k * n + (tb ? column * k + j : j * n + column)];
-    y[i] = sum;
+    for (int64_t j = 0; j < at[0].sizes[a_inner]; ++j)
+      sum += c.reads[0][from_a + j * at[0].strides[a_inner]] * c.reads[1][from_b + j * at[1].strides[b_inner]];
+    y[to] = sum;
   }
 }
 

@@ -11,7 +11,7 @@ local options = {
   sigmoid_loads = { scores = "sigmoid", loads = loads },
   z_loads = { z = 0.1, loads = loads },
   scores = { scores = "tanh" },
-  scale = { scale = 0 },
+  bias_rate = { bias_rate = -1e-3 },
   documents = { documents = "x" },
   choices = { loads = loads },
 }

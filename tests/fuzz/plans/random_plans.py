@@ -81,6 +81,8 @@ def draw_data_parallel(draw, axes):
     if "dp" in axes and "dp2" in axes and draw.chance(0.6):
         word = draw.one("zero3", "fsdp")
         options = data_parallel_options(draw, word)
+        if draw.chance(0.3):
+            options["reshard_after_forward"] = "group"
         return [{"word": word, "options": {"over": ["dp2", "dp"], **options}}]
     if "dp" in axes:
         word = draw.one("ddp", "ddp", "zero1", "zero2", "zero3", "zero3", "fsdp", "small_whole")

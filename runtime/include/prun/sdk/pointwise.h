@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "prun/sdk/operand_view.h"
+
 #if defined(__CUDACC__)
 #define PRUN_HOST_DEVICE __host__ __device__
 #else
@@ -193,7 +195,8 @@ struct PointwiseLayout {
   int dims = 0;
   int64_t sizes[kMostPointwiseDims] = {};
   int64_t strides[kMostPointwiseInputs][kMostPointwiseDims] = {};
-  bool whole[kMostPointwiseInputs] = {};  // the input has the output's elements in their order
+  int64_t offsets[kMostPointwiseInputs] = {};  // of the first element that is read
+  bool whole[kMostPointwiseInputs] = {};       // the input has the output's elements in their order
 };
 
 // Returns the output dim of each dim of an input: its dims are the last ones, or those in the bits of `mask` (>= 0).
@@ -204,23 +207,32 @@ inline std::vector<int> pointwise_places(size_t rank, size_t output_rank, int64_
   return places;
 }
 
-// `masks`: the attribute `over`, one for each input, or empty. Shapes must fit (ir/ops/pointwise.cc).
+// `masks`: the attribute `over`, one for each input, or empty; `views`: the attribute `views`. Shapes must fit
+// (ir/ops/pointwise.cc).
 inline PointwiseLayout pointwise_layout(std::span<const int64_t> output,
                                         const std::vector<std::span<const int64_t>>& inputs,
-                                        std::span<const int64_t> masks) {
+                                        std::span<const int64_t> masks, std::string_view views) {
   std::vector<std::vector<int64_t>> strides;
   PointwiseLayout layout;
+  const std::vector<OperandView> viewed = parse_operand_views(views).value_or(std::vector<OperandView>());
+  std::vector<int64_t> in_order(output.size(), 0);
+  for (size_t d = output.size(), stride = 1; d-- > 0; stride *= static_cast<size_t>(output[d]))
+    if (output[d] != 1) in_order[d] = static_cast<int64_t>(stride);
   for (size_t k = 0; k < inputs.size(); ++k) {
     std::vector<int64_t>& mine = strides.emplace_back(output.size(), 0);
-    const std::vector<int> places = pointwise_places(inputs[k].size(), output.size(), masks.empty() ? -1 : masks[k]);
-    int64_t stride = 1;
-    for (size_t d = inputs[k].size(); d-- > 0;) {
-      if (inputs[k][d] != 1) mine[places[d]] = stride;
-      stride *= inputs[k][d];
+    const OperandView* const view = view_of_operand(viewed, static_cast<int>(k));
+    if (const auto elements = view == nullptr ? std::nullopt : viewed_elements(*view, inputs[k], output.size())) {
+      mine = elements->strides;
+      layout.offsets[k] = elements->offset;
+    } else {
+      const std::vector<int> places = pointwise_places(inputs[k].size(), output.size(), masks.empty() ? -1 : masks[k]);
+      int64_t stride = 1;
+      for (size_t d = inputs[k].size(); d-- > 0;) {
+        if (inputs[k][d] != 1) mine[places[d]] = stride;
+        stride *= inputs[k][d];
+      }
     }
-    int64_t count = 1;
-    for (const int64_t size : output) count *= size;
-    layout.whole[k] = stride == count;
+    layout.whole[k] = mine == in_order;
   }
   std::vector<size_t> kept;  // from the last dim: those that do not merge into the one after them
   for (size_t d = output.size(); d-- > 0;) {
@@ -247,7 +259,7 @@ inline PointwiseLayout pointwise_layout(std::span<const int64_t> output,
   return layout;
 }
 
-// Returns the position of element `at` of the output in input `k`.
+// Returns the position of element `at` of the output in input `k`, without its offset.
 PRUN_HOST_DEVICE inline int64_t pointwise_position(const PointwiseLayout& layout, int k, int64_t at) {
   int64_t position = 0;
   for (int d = layout.dims - 1; d >= 0; --d) {

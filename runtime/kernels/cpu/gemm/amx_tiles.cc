@@ -198,15 +198,15 @@ ColumnPrefetch prefetch(const Position& at) {
   const auto* a = static_cast<const bf16*>(at.a);
   Prefetch p;
   p.lines = share;
-  p.row = (s.transpose_a ? s.m : s.k) * 2;
+  p.row = s.a_row() * 2;
   p.step = s.transpose_a ? kBlock * s.m * 2 : kBlock * 2;
-  p.line = reinterpret_cast<const char*>(s.transpose_a ? a + k * s.m + rows : a + rows * s.k + k);
+  p.line = reinterpret_cast<const char*>(s.transpose_a ? a + k * s.a_row() + rows : a + rows * s.a_row() + k);
   p.line += at.jj / kBlock * share * p.row;
   if (s.k <= kFewSteps * kBlock && s.m * s.n * size > second_level_cache() / 2) {
     const int64_t next = at.jj + kBlock;
-    const int64_t c = next < at.width ? at.i * s.n + at.j + next : (at.i + kBlock) * s.n + at.j;
+    const int64_t c = next < at.width ? at.i * s.c_row() + at.j + next : (at.i + kBlock) * s.c_row() + at.j;
     p.c = static_cast<const char*>(at.c) + c * size;
-    p.c_row = s.n * size;
+    p.c_row = s.c_row() * size;
     p.c_lines = kBlock * size / kAlignBytes;
   }
   return {p};

@@ -70,9 +70,9 @@ class Driver {
   }
 
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth, float* sums) {
-    const bool in_place = backend_.reads_a_in_place(s_, rows);
+    const bool in_place = s_.stride_a == 0 && backend_.reads_a_in_place(s_, rows);
     float* const a = scratch_ + layout_.a;
-    if (!in_place) backend_.pack_a(source(x_.a, !s_.transpose_a, s_.m, i, rows, p, depth), a);
+    if (!in_place) backend_.pack_a(source(x_.a, !s_.transpose_a, s_.a_row(), i, rows, p, depth), a);
     for (int64_t jj = 0; jj < width; jj += backend_.columns) {
       const int64_t next = jj + backend_.columns, wide = std::min(backend_.columns, width - jj);
       const bool packs = backend_.packs_b_late && i == 0;
@@ -102,11 +102,11 @@ class Driver {
     const bool whole = width == backend_.columns && (rows == backend_.rows || !backend_.whole_tiles);
     const bool direct = whole && std::is_same_v<Out, float>;
     const Activation activation = last ? s_.activation : Activation::none;
-    Out* const c = static_cast<Out*>(x_.c) + i * s_.n + j + jj;
+    Out* const c = static_cast<Out*>(x_.c) + i * s_.c_row() + j + jj;
     t.add = p > 0 || add_;
     if (direct) {
       t.c = reinterpret_cast<float*>(c);
-      t.c_row = s_.n;
+      t.c_row = s_.c_row();
     } else if (sums_apart_) {
       t.c_row = round_up(std::min(s_.n, blocking_.columns), backend_.columns);
       t.c = scratch_ + layout_.accumulators + i * t.c_row + jj;
@@ -117,7 +117,7 @@ class Driver {
     }
     if (std::is_same_v<Out, bf16> && backend_.rounds && last && whole && activation == Activation::none) {
       t.rounded = reinterpret_cast<bf16*>(c);
-      t.rounded_row = s_.n;
+      t.rounded_row = s_.c_row();
     }
     const float* const bias = scratch_ + layout_.bias + jj;
     if (backend_.adds_bias_last)
@@ -132,28 +132,28 @@ class Driver {
     }
     const bool waits_apart = !direct && sums_apart_ && !last;
     if (waits_apart || (direct && activation == Activation::none)) return;
-    finish_tile(t.c, t.c_row, c, s_.n, rows, width, activation);
+    finish_tile(t.c, t.c_row, c, s_.c_row(), rows, width, activation);
   }
   void load_tile(const Out* c, float* to, int64_t rows, int64_t width) const {
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t j = 0; j < width; ++j) to[r * backend_.columns + j] = load(c[r * s_.n + j]);
+      for (int64_t j = 0; j < width; ++j) to[r * backend_.columns + j] = load(c[r * s_.c_row() + j]);
   }
 
   // Packs columns [j + jj, j + jj + width) of B.
   void pack_b(int64_t j, int64_t jj, int64_t width, int64_t p, int64_t depth, float* sums) const {
-    backend_.pack_b(source(x_.b, s_.transpose_b, s_.n, j + jj, width, p, depth), b_panel(jj, depth),
+    backend_.pack_b(source(x_.b, s_.transpose_b, s_.b_row(), j + jj, width, p, depth), b_panel(jj, depth),
                     sums == nullptr ? nullptr : sums + jj);
   }
   float* b_panel(int64_t jj, int64_t depth) const {
     return scratch_ + layout_.b + jj / backend_.columns * backend_.panel_size(backend_.columns, depth);
   }
-  // Returns rows or columns [first, first + count) of an operand that has `all` of them, from element p of K on.
-  PanelSource source(const void* x, bool k_along_rows, int64_t all, int64_t first, int64_t count, int64_t p,
+  // Returns rows or columns [first, first + count) of an operand, from element p of K on; `row`: its stride.
+  PanelSource source(const void* x, bool k_along_rows, int64_t row, int64_t first, int64_t count, int64_t p,
                      int64_t depth) const {
     const int64_t begin = p * backend_.pair;
-    return {element(x, k_along_rows ? first * s_.k + begin : begin * all + first),
+    return {element(x, k_along_rows ? first * row + begin : begin * row + first),
             s_.input,
-            k_along_rows ? s_.k : all,
+            row,
             k_along_rows,
             count,
             std::min(depth * backend_.pair, s_.k - begin)};

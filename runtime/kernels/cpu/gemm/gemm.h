@@ -20,6 +20,11 @@ struct GemmShape {
   bool bias = false;          // [n]
   Activation activation = Activation::none;
   int threads = 1;
+  // Elements from a stored row of A, B or C to the next; 0 = contiguous rows.
+  int64_t stride_a = 0, stride_b = 0, stride_c = 0;
+  int64_t a_row() const { return stride_a != 0 ? stride_a : transpose_a ? m : k; }
+  int64_t b_row() const { return stride_b != 0 ? stride_b : transpose_b ? k : n; }
+  int64_t c_row() const { return stride_c != 0 ? stride_c : n; }
   auto operator<=>(const GemmShape&) const = default;  // NOLINT(modernize-use-nullptr): the compiler's own 0
 };
 

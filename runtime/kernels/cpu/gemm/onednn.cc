@@ -58,9 +58,9 @@ dnnl_data_type_t data_type(Dtype dtype) {
   return dtype == Dtype::f32 ? dnnl_f32 : dnnl_bf16;
 }
 
-dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, Dtype dtype, bool transposed) {
+dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, Dtype dtype, bool transposed, int64_t row) {
   const dnnl_dims_t dims = {rows, columns};
-  const dnnl_dims_t strides = {transposed ? 1 : columns, transposed ? rows : 1};
+  const dnnl_dims_t strides = {transposed ? 1 : row, transposed ? row : 1};
   dnnl_memory_desc_t desc;
   check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, data_type(dtype), strides),
         "dnnl_memory_desc_init_by_strides");
@@ -79,10 +79,10 @@ struct Description {
   dnnl_primitive_desc_t primitive = nullptr;  // null: oneDNN has no brgemm for this on this machine
   dnnl_memory_desc_t a, b, bias, c;
   explicit Description(const GemmShape& s)
-      : a(matrix(s.m, s.k, s.input, s.transpose_a)),
-        b(matrix(s.k, s.n, s.input, s.transpose_b)),
-        bias(matrix(1, s.n, s.input, false)),
-        c(matrix(s.m, s.n, s.output, false)) {
+      : a(matrix(s.m, s.k, s.input, s.transpose_a, s.a_row())),
+        b(matrix(s.k, s.n, s.input, s.transpose_b, s.b_row())),
+        bias(matrix(1, s.n, s.input, false, s.n)),
+        c(matrix(s.m, s.n, s.output, false, s.c_row())) {
     dnnl_matmul_desc_t desc;
     check(dnnl_matmul_desc_init(&desc, &a, &b, s.bias ? &bias : nullptr, &c), "dnnl_matmul_desc_init");
     dnnl_primitive_attr_t attr = nullptr;
@@ -196,12 +196,12 @@ int steady_threads(const GemmShape& s) {
   const std::lock_guard lock(mutex);
   const auto found = known.find(s);
   if (found != known.end()) return found->second;
-  const Pages a = random_numbers(s.m * s.k, s.input), b = random_numbers(s.k * s.n, s.input),
-              bias = random_numbers(s.n, s.input);
+  const Pages a = random_numbers((s.transpose_a ? s.k : s.m) * s.a_row(), s.input),
+              b = random_numbers((s.transpose_b ? s.n : s.k) * s.b_row(), s.input), bias = random_numbers(s.n, s.input);
   const auto result = [&](int threads) {
     const ThreadCount count(threads);
     const Description description(s);
-    Pages c(s.m * s.n * dtype_bytes(s.output));
+    Pages c(s.m * s.c_row() * dtype_bytes(s.output));
     if (description.primitive == nullptr) return Pages(0);
     const Pages scratch(static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch())));
     Primitive(description, a.data(), b.data(), s.bias ? bias.data() : nullptr, c.data(), scratch.data()).run();

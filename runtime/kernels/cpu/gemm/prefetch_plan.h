@@ -44,8 +44,9 @@ inline ColumnPrefetch prefetch_panel(const Position& at, int64_t lines) {
   // A step prefetches one line of each of four rows of B. If K runs along these, a tile prefetches four whole rows.
   const GemmShape& s = at.shape;
   const int64_t next = at.j + at.jj + at.backend.columns, k = at.p * at.backend.pair;
-  const int64_t size = dtype_bytes(s.input), row = (s.transpose_b ? s.k : s.n) * size;
-  const char* from = static_cast<const char*>(at.b) + (s.transpose_b ? next * s.k + k : k * s.n + next) * size;
+  const int64_t size = dtype_bytes(s.input), row = s.b_row() * size;
+  const char* from =
+      static_cast<const char*>(at.b) + (s.transpose_b ? next * s.b_row() + k : k * s.b_row() + next) * size;
   if (s.transpose_b) return {{from, row, kPrefetchDepth * 4}, 4 * row, at.backend.columns / 4};
   return {{from, row, 4 * row}, steps * 4 * row, at.backend.pair * kPrefetchDepth / 4};
 }

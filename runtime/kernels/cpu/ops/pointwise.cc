@@ -1,8 +1,8 @@
 // pointwise as an interpreter over tiles: each instruction is a vectorized loop over kTile floats, which fit in the L1
 // cache, so that a program reads its inputs and writes its output once.
 //
-// Surprising fact: an instruction reads an f32 input that does not broadcast from the tensor itself; all other inputs
-// and the numbers are first expanded into tiles.
+// Surprising fact: an instruction reads an f32 input in the output's order from the tensor itself; all other inputs and
+// the numbers are first expanded into tiles.
 #include "ir/pointwise.h"
 
 #include <algorithm>
@@ -34,6 +34,7 @@ struct Plan {
 };
 
 // Assigns tiles. A register's tile is free again after the last instruction that reads it, which may overwrite it.
+template <class T>
 Plan plan_of(const OpView& view) {
   Plan plan;
   plan.inputs = static_cast<int>(view.reads());
@@ -57,7 +58,9 @@ Plan plan_of(const OpView& view) {
   std::vector<int> tile_of(program.size(), -1), free;
   int registers = 0;
   for (size_t n = 0; n < program.size(); ++n) {
-    Step step{pointwise_loop(program[n].code)};
+    constexpr bool kRough = std::is_same_v<T, bf16>;
+    Step step{n + 1 == program.size() ? pointwise_loop<T>(program[n].code, kRough)
+                                      : pointwise_loop<float>(program[n].code, kRough)};
     for (int o = 0; o < sdk::function_of(program[n].code).operands; ++o) {
       const Operand& operand = program[n].operands[o];
       step.operands[o] = operand.kind == Operand::input    ? operand.index
@@ -83,20 +86,34 @@ void widen_run(const T* from, float* to, int64_t n) {
     map_range([](auto x) PRUN_INLINED { return x; }, n, to, from);
 }
 
-// Writes the elements [at, at + n) of the output's order of an input that broadcasts to a tile.
+// Writes the elements [at, at + n) of the output's order of an input that is not stored in that order to a tile.
 template <class T>
 void expand(const sdk::PointwiseLayout& layout, int k, const T* x, int64_t at, int64_t n, float* to) {
   const int inner = layout.dims - 1;
-  const int64_t size = layout.sizes[inner];
-  const bool splat = layout.strides[k][inner] == 0;
+  const int64_t stride = layout.strides[k][inner];
+  int64_t index[sdk::kMostPointwiseDims];
+  for (int d = inner; d >= 0; --d) {
+    index[d] = at % layout.sizes[d];
+    at /= layout.sizes[d];
+    x += index[d] * layout.strides[k][d];
+  }
   for (int64_t done = 0; done < n;) {
-    const int64_t begin = (at + done) % size, run = std::min(n - done, size - begin);
-    const T* from = x + sdk::pointwise_position(layout, k, at + done);
-    if (splat)
-      std::fill(to + done, to + done + run, static_cast<float>(widen(*from)));
+    const int64_t run = std::min(n - done, layout.sizes[inner] - index[inner]);
+    if (stride == 0)
+      std::fill(to + done, to + done + run, static_cast<float>(widen(*x)));
+    else if (stride == 1)
+      widen_run(x, to + done, run);
     else
-      widen_run(from, to + done, run);
+      for (int64_t i = 0; i < run; ++i) to[done + i] = static_cast<float>(widen(x[i * stride]));
     done += run;
+    x -= index[inner] * stride;
+    index[inner] = 0;
+    for (int d = inner - 1; d >= 0; --d) {
+      x += layout.strides[k][d];
+      if (++index[d] < layout.sizes[d]) break;
+      x -= layout.sizes[d] * layout.strides[k][d];
+      index[d] = 0;
+    }
   }
 }
 
@@ -123,13 +140,9 @@ struct Interpreter {
       for (size_t s = 0; s < plan.steps.size(); ++s) {
         const Step& step = plan.steps[s];
         const auto operand = [&](int o) { return step.operands[o] < 0 ? nullptr : at[step.operands[o]]; };
-        float* result = tiles + step.result * kTile;
-        if constexpr (std::is_same_v<T, float>)
-          if (s + 1 == plan.steps.size()) result = output + first;
+        const bool last = s + 1 == plan.steps.size();
+        void* const result = last ? static_cast<void*>(output + first) : tiles + step.result * kTile;
         step.loop(operand(0), operand(1), operand(2), result, n);
-        if constexpr (!std::is_same_v<T, float>)
-          if (s + 1 == plan.steps.size())
-            map_range([](auto x) PRUN_INLINED { return x; }, n, output + first, static_cast<const float*>(result));
       }
     }
   }
@@ -154,19 +167,20 @@ int threads_of(const OpView& view) {
 }
 
 int64_t workspace(const OpView& view) {
-  return int64_t{threads_of(view)} * plan_of(view).tiles * kTile * static_cast<int64_t>(sizeof(float));
+  return int64_t{threads_of(view)} * plan_of<float>(view).tiles * kTile * static_cast<int64_t>(sizeof(float));
 }
 
 template <class T>
 std::unique_ptr<Kernel> make(const OpView& view) {
-  Interpreter<T> interpreter{plan_of(view), {}, {}, view.out<T>(0), view.write(0).count()};
+  Interpreter<T> interpreter{plan_of<T>(view), {}, {}, view.out<T>(0), view.write(0).count()};
   const std::vector<int64_t> masks = view.attrs().has("over") ? view.attrs().integers("over") : std::vector<int64_t>();
   std::vector<std::span<const int64_t>> shapes;
   for (size_t k = 0; k < view.reads(); ++k) {
     shapes.emplace_back(view.read(k).shape);
     interpreter.inputs.push_back(view.in<T>(k));
   }
-  interpreter.layout = sdk::pointwise_layout(view.write(0).shape, shapes, masks);
+  interpreter.layout = sdk::pointwise_layout(view.write(0).shape, shapes, masks, view.attrs().text("views"));
+  for (size_t k = 0; k < view.reads(); ++k) interpreter.inputs[k] += interpreter.layout.offsets[k];
   const int threads = threads_of(view);
   const Scratch scratch = view.scratch(workspace(view));
   return kernel_of([interpreter = std::move(interpreter), threads, scratch] {

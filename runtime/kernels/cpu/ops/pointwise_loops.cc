@@ -35,32 +35,36 @@ PRUN_INLINE V softplus_f32(V x) {
 }
 
 // Loops that the compiler vectorizes, or that call the C library.
-PRUN_CLONES void sqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+template <class Y>
+PRUN_CLONES static void sqrt_range(const float* a, Y* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = __builtin_sqrtf(a[i]);
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], __builtin_sqrtf(a[i]));
 }
-PRUN_CLONES void rsqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+template <class Y>
+PRUN_CLONES static void rsqrt_range(const float* a, Y* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = 1.0f / __builtin_sqrtf(a[i]);
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], 1.0f / __builtin_sqrtf(a[i]));
 }
-template <Pointwise code>
-void scalar_loop(const float* a, const float* b, const float* c, float* y, int64_t n) {
+template <class Y, Pointwise code>
+void scalar_loop(const float* a, const float* b, const float* c, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
-    y[i] = sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]);
+    narrow(static_cast<Y*>(y)[i], sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]));
 }
 
-#define PRUN_UNARY(...)                                                                    \
-  [](const float* a, const float*, const float*, float* y, int64_t n) {                    \
-    map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a); \
+#define PRUN_UNARY(...)                                                                                     \
+  [](const float* a, const float*, const float*, void* y, int64_t n) {                                      \
+    map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, static_cast<Y*>(y), a); \
   }
-#define PRUN_BINARY(...)                                                                                  \
-  [](const float* a, const float* b, const float*, float* y, int64_t n) {                                 \
-    map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a, b); \
+#define PRUN_BINARY(...)                                                                                               \
+  [](const float* a, const float* b, const float*, void* y, int64_t n) {                                               \
+    map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, static_cast<Y*>(y), a, \
+              b);                                                                                                      \
   }
 
 }  // namespace
 
-PointwiseLoop pointwise_loop(Pointwise code) {
+template <class Y>
+PointwiseLoop pointwise_loop(Pointwise code, bool rough) {
   switch (code) {
     case Pointwise::add:
       return PRUN_BINARY(p + q);
@@ -81,23 +85,26 @@ PointwiseLoop pointwise_loop(Pointwise code) {
     case Pointwise::equal:
       return PRUN_BINARY(one_if<V>(p == q));
     case Pointwise::where:
-      return [](const float* a, const float* b, const float* c, float* y, int64_t n) {
-        map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return p != 0.0f ? q : r; }, n, y,
-                  a, b, c);
+      return [](const float* a, const float* b, const float* c, void* y, int64_t n) {
+        map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return p != 0.0f ? q : r; }, n,
+                  static_cast<Y*>(y), a, b, c);
       };
     case Pointwise::exp:
       return PRUN_UNARY(exp_f32(x));
     case Pointwise::log:
       return PRUN_UNARY(log_f32(x));
     case Pointwise::sqrt:
-      return sqrt_loop;
+      return
+          [](const float* a, const float*, const float*, void* y, int64_t n) { sqrt_range(a, static_cast<Y*>(y), n); };
     case Pointwise::rsqrt:
-      return rsqrt_loop;
+      return
+          [](const float* a, const float*, const float*, void* y, int64_t n) { rsqrt_range(a, static_cast<Y*>(y), n); };
     case Pointwise::abs:
       return PRUN_UNARY(x < 0.0f ? V(-x) : x);
     case Pointwise::sign:
       return PRUN_UNARY(x > 0.0f ? V{} + 1.0f : V(x < 0.0f ? V{} - 1.0f : x));
     case Pointwise::sigmoid:
+      if (rough) return PRUN_UNARY(x != x ? x : V(reciprocal_f32(V(1.0f + sigmoid_power<bf16>(x)))));
       return PRUN_UNARY(x != x ? x : V(sigmoid_of<float>(x)));
     case Pointwise::tanh:
       return PRUN_UNARY(tanh_f32(x));
@@ -106,13 +113,16 @@ PointwiseLoop pointwise_loop(Pointwise code) {
     case Pointwise::relu:
       return PRUN_UNARY(x < 0.0f ? V{} : x);
     case Pointwise::pow:
-      return scalar_loop<Pointwise::pow>;
+      return scalar_loop<Y, Pointwise::pow>;
     case Pointwise::sin:
-      return scalar_loop<Pointwise::sin>;
+      return scalar_loop<Y, Pointwise::sin>;
     case Pointwise::cos:
-      return scalar_loop<Pointwise::cos>;
+      return scalar_loop<Y, Pointwise::cos>;
   }
   return nullptr;
 }
+
+template PointwiseLoop pointwise_loop<float>(Pointwise, bool);
+template PointwiseLoop pointwise_loop<bf16>(Pointwise, bool);
 
 }  // namespace prun::cpu

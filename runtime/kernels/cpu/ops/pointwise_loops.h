@@ -10,8 +10,11 @@ namespace prun::cpu {
 inline constexpr int64_t kPointwiseTile = 512;                   // floats, which fit in the L1 cache
 inline constexpr int64_t kPointwiseBlock = 32 * kPointwiseTile;  // elements that a thread takes at once
 
-// Computes y[i] of n elements; y may be an operand.
-using PointwiseLoop = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
-PointwiseLoop pointwise_loop(sdk::Pointwise code);
+// Computes y[i] of n elements; y may be an operand. y: floats, or bf16 if the loop computes the result of a bf16
+// program.
+using PointwiseLoop = void (*)(const float* a, const float* b, const float* c, void* y, int64_t n);
+// `rough`: the tensors are bf16, so that a sigmoid within 3e-6 is precise enough. Y: type of the loop's results.
+template <class Y>
+PointwiseLoop pointwise_loop(sdk::Pointwise code, bool rough);
 
 }  // namespace prun::cpu

@@ -36,7 +36,7 @@ struct TileProgram {
     first_value = program.inputs;
     const int values = static_cast<int>(program.values.size()), first_result = first_value + values;
     for (const sdk::PointwiseInstruction& one : program.elements) {
-      TileStep step{pointwise_loop(one.code)};
+      TileStep step{pointwise_loop<float>(one.code, false)};
       for (int o = 0; o < sdk::function_of(one.code).operands; ++o)
         step.operands[o] =
             one.operands[o].index + (one.operands[o].kind == sdk::PointwiseOperand::result ? first_result : 0);

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import whole_tensors
-from . import capture, description, plan
+from . import capture, description, plan, prefix
 from .buffers import tensors_of
 from .builder import Builder
 from .errors import ExportError
@@ -116,6 +116,22 @@ class Exported:
                 weight.restore(trained[name], own)  # type: ignore[arg-type]
 
 
+def _recognised(module: nn.Module, example: Any, whole: bool = False) -> tuple[Builder, ExportError | None]:
+    """Returns the ops of the plan, and the error if a rule refuses one. `whole`: see Builder."""
+    traced = Traced(capture.trace(module, example), module)
+    capture.check_effects(traced)
+    traced = in_order(traced, module)
+    loss = capture.find_loss(traced)
+    builder = Builder(traced, RULES)
+    builder.whole = whole
+    try:
+        with plan.deep_recursion(len(traced.nodes)):
+            losses.loss(builder, loss)
+    except ExportError as error:
+        return builder, error
+    return builder, None
+
+
 def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: str = "") -> Exported:
     """Returns the plan that trains a module as PyTorch does, and its weights.
 
@@ -127,13 +143,14 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     Raises ExportError for each construct that a plan cannot express, with the file and line of the Python that does it.
     """
     capture.check_module(module)
-    traced = Traced(capture.trace(module, example), module)
-    capture.check_effects(traced)
-    traced = in_order(traced, module)
-    loss = capture.find_loss(traced)
-    builder = Builder(traced, RULES)
-    with plan.deep_recursion(len(traced.nodes)):
-        losses.loss(builder, loss)
+    builder, error = _recognised(module, example)
+    shorter = prefix.of_whole_samples(module, builder, example, error)
+    if shorter is not None:
+        example = shorter
+        builder, error = _recognised(module, example, whole=True)
+    if error:
+        raise error
+    traced = builder.traced
     capture.check_modes(module, example, traced)
     plan.check_inputs(builder, example)
     units = make_units(in_order_of_execution(builder.ops, traced.order))

@@ -25,6 +25,7 @@ class Builder:
         self.notes: list[str] = []
         self.owner_of: dict[str, tuple[Op, str]] = {}
         self.context = 0  # tokens in a sample
+        self.whole = False  # the module is traced with the plan's tokens, though it shifts the targets (prefix.py)
         self.cut: set[str] = set()  # of "ids" and "targets", those that are all tokens of an input but one
         self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y", or by their names
         self.named = _has_names(traced)  # inputs keep their names, because they are more than tokens and targets
@@ -158,6 +159,8 @@ def _has_names(traced: Traced) -> bool:
 
 def number_text(value: float) -> str:
     """Returns a number as Lua and people write it, in full precision."""
+    if math.isinf(value):
+        return "math.huge" if value > 0 else "-math.huge"
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return repr(value)

@@ -105,7 +105,8 @@ def mode(module: nn.Module, training: bool) -> Iterator[None]:
             one.training = was
 
 
-def _arguments(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of forward."""
     if isinstance(example, Tensor):
         return (example,), {}
     if isinstance(example, Mapping):
@@ -157,6 +158,17 @@ def _check_in_place(node: Node, kinds: Mapping[str, str], constant: set[Node]) -
                      "running statistics of nn.BatchNorm between steps: counters and caches are not supported")
 
 
+def _dropout_of_a_result(node: Node) -> None:
+    """Replaces in-place dropout by dropout, which decompositions keep as one op, if nothing else reads its input."""
+    changed = node.args[0]
+    while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
+        schema = getattr(changed.target, "_schema", None)
+        if schema is not None and schema.returns[0].alias_info is None and "dropout" not in schema.name:
+            node.target = aten.dropout.default  # the result has its own memory
+            return
+        changed = changed.args[0]
+
+
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Returns the program without in-place ops; refuses regions without gradients, whose borders would be lost."""
     constant: set[Node] = set()
@@ -165,6 +177,8 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     buffers = {name for name, kind in kinds.items() if kind in ("BUFFER", "CONSTANT_TENSOR")}
     for node in program.graph.nodes:
         _check_in_place(node, kinds, constant)
+        if node.target is aten.dropout_.default:
+            _dropout_of_a_result(node)
         if node.op == "get_attr" or node.name in buffers or (
                 node.op == "call_function" and all(arg in constant for arg in node.all_input_nodes)):
             constant.add(node)
@@ -214,7 +228,7 @@ def _reason(error: Exception, text: str) -> tuple[str, str]:
 
 def trace(module: nn.Module, example: Any, training: bool = True) -> torch.export.ExportedProgram:
     """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
-    args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, _arguments(module, example))
+    args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, arguments(example))
     _check_example(module, args, kwargs)
     with mode(module, training), traceable(module), _quiet(), watched(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -264,7 +278,13 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
     """Returns the program's ops but for dropout, to compare train and eval mode."""
     result: list[tuple[Any, ...]] = []
     number: dict[Node, int] = {}
+    live: set[Node] = set()
+    for node in reversed(traced.nodes):
+        if node.op != "call_function" or node in live:
+            live.update(node.all_input_nodes)
     for node in traced.nodes:
+        if node.op == "call_function" and node not in live:
+            continue  # nothing reads it, such as a check of its type, or the arguments of a fused kernel
         if node in traced.in_drop_paths or node in traced.drop_paths:
             if node in traced.drop_paths:
                 number[node] = number[traced.drop_paths[node][0]]

@@ -25,9 +25,8 @@ KNOWN = {
     "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,
     "mish": _WRITTEN, "hardswish": _WRITTEN, "hardtanh": _WRITTEN, "prelu": _WRITTEN, "softplus": _WRITTEN,
     "index": _BY_INDEX, "gather": _BY_INDEX, "index_select": _BY_INDEX,
-    "slice": "prun has slices without steps",
     "topk": EXPERTS, "_grouped_mm": EXPERTS, "histc": EXPERTS, "one_hot": EXPERTS,
-    "where": "prun has torch.where of a comparison; attention masks are recognised if they are causal",
+    "where": "prun has torch.where of a comparison or a constant; attention masks are recognised if they are causal",
     "mean": _REDUCTION, "sum": _REDUCTION, "amax": _REDUCTION, "max": _REDUCTION, "var": _REDUCTION,
 }
 # Ops of mixtures of experts, which send tokens to experts by numbers that depend on the data.

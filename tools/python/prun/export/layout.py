@@ -62,6 +62,15 @@ class _Graph:
         order.meta["val"] = self.traced.constants[order] = index
         return self.call(old, tuple(index.shape), aten.take.default, source, order)
 
+    def keeps_samples(self, rows: Tensor) -> bool:
+        """Returns whether each row remains in its sample, so that the transpose can be a view of the plan."""
+        first = next(iter(self.traced.inputs), None)
+        samples = shape_of(first)[:1] if first is not None else ()
+        if not samples or len(rows) % samples[0]:
+            return False
+        own = len(rows) // samples[0]
+        return bool(torch.equal(rows // own, torch.arange(len(rows)) // own))
+
     def rewrite(self, node: Node, source: Node, index: Tensor) -> None:
         """Rewrites linear(source[index]) if the index selects all rows in another order."""
         width, shape = index.shape[-1], shape_of(source)
@@ -77,7 +86,7 @@ class _Graph:
         else:
             return
         rows = _rows(index, width, canonical) if len(canonical) * width == index.numel() else None
-        if rows is None:
+        if rows is None or self.keeps_samples(rows):
             return
         with self.module.graph.inserting_before(node):
             if shape[-1] != width:

@@ -228,6 +228,13 @@ class Traced:
         """Returns the name of a parameter's node; None for others."""
         return self.parameters.get(arg) if isinstance(arg, Node) else None
 
+    def reshaped_parameter(self, node: Node) -> str | None:
+        """Returns the name of a parameter that reshapes give its own shape in the end; None for others."""
+        shape = shape_of(node)
+        while self.same(node) or (node.target in RESHAPES and isinstance(node.args[0], Node)):
+            node = self._before(node) if self.same(node) else node.args[0]  # type: ignore[assignment]
+        return self.parameter(node) if shape_of(node) == shape else None
+
     def same(self, node: Node) -> bool:
         """Returns whether the node returns its first argument unchanged."""
         if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):

@@ -78,7 +78,7 @@ def gated(builder: Builder, node: Node) -> Op | None:
     if node.target is not aten.mul.Tensor:
         return None
     for gate, up in (node.args[:2], node.args[1::-1]):
-        if not isinstance(gate, Node) or not isinstance(up, Node):
+        if not isinstance(gate, Node) or not isinstance(up, Node) or shape_of(gate) != shape_of(up):
             continue
         gate = builder.traced.strip(gate)
         found = function_of(builder, gate)

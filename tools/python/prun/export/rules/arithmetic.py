@@ -12,6 +12,7 @@ from ..hints import EXPERTS
 from ..ops import Op
 from ..trace import aten, refuse, shape_of
 from .functions import rows_of
+from .views import reshaped
 
 
 def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op] | None:
@@ -26,7 +27,11 @@ def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op] | None
     x, y = builder.value(a), builder.value(b)
     if "moe" in (x.kind, y.kind) and len(x.shape) != len(y.shape):  # a shared expert with a gate, of rows of tokens
         raise refuse(node, "a mixture of experts", EXPERTS)
-    return [x, y] if x.shape[-1:] == y.shape[-1:] and math.prod(x.shape) == math.prod(y.shape) == size else None
+    if x.shape[-1:] != y.shape[-1:] or not math.prod(x.shape) == math.prod(y.shape) == size:
+        return None
+    if x.shape != y.shape and min(len(x.shape), len(y.shape)) > 2:  # such as [samples * channels, tokens, width]
+        y = reshaped(builder, y, x.shape, node)
+    return [x, y]
 
 
 def scale(builder: Builder, node: Node) -> Op | None:

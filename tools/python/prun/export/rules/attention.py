@@ -19,7 +19,7 @@ from ..ops import Op
 from ..trace import MOVEMENT, aten, is_getitem, refuse, shape_of
 from . import bias, norms
 from .layers import Layer, emit_layer, read_layer
-from .rotary import Rotation, find_rotation, problem_of
+from .rotary import Rotation, find_rotation
 from .scores import Call, read_call
 from .views import operand, reshaped, samples_of
 
@@ -125,7 +125,7 @@ def _read_heads(builder: Builder, node: Node, arg: Node, origin: Node, transpose
                      "q, k and v are [batch, heads, tokens, size] of x [batch, tokens, width] (batch_first=True)")
     rotation = find_rotation(turned, tokens, size, gain)
     if rotation is None or not torch.allclose(result, rotation.apply(plain), rtol=1e-5, atol=1e-6 * (tokens + 10)):
-        raise refuse(node, *problem_of(turned, tokens, size))
+        return None  # nn.rotary has no such form: plain ops compute it
     if layer is not None:  # q and k may be reordered alike without changing their dot products
         columns, rotation = rotation.in_halves(columns), replace(rotation, interleaved=False)
     return Heads(origin, layer, by_heads, columns, factor, rotation, batch, tokens)
@@ -271,7 +271,7 @@ def _scaled(builder: Builder, node: Node, x: Op, factor: float) -> Op:
 
 def _emit_separate(builder: Builder, node: Node, call: Call, three: list[Heads]) -> Op:
     """Attention of q, k and v that are not outputs of layers of one input: with norms, or of other tokens."""
-    q, k, v = three
+    q, k, v = three = _computed_once(builder, call, three)
     heads = len(q.columns)
     shared = _shared(builder, call.node, k, v, heads)
     splits = all(one.layer is not None or _of_heads(builder, one) for one in three)
@@ -290,6 +290,18 @@ def _emit_separate(builder: Builder, node: Node, call: Call, three: list[Heads])
     text = f"nn.attention {{{{ {', '.join(more)} }}}}"
     seen = builder.emit("attention" if splits else "whole attention", text, inputs, call.node, shape=shape)
     return _scaled(builder, call.node, seen, v.factor)
+
+
+def _computed_once(builder: Builder, call: Call, three: list[Heads]) -> list[Heads]:
+    """Returns q, k and v. Those of a layer that another one needs for plain ops, as k in MLA, come from these ops, too."""
+    inside: set[Node] = set()
+    for one in three:
+        inside |= builder.traced.cone(one.origin, lambda _: True)[0] if one.layer is None else set()
+    result = []
+    for one, arg, transposed in zip(three, (call.q, call.k, call.v), (False, call.transposed, False)):
+        again = one.layer is not None and one.origin in inside
+        result.append((_read_heads(builder, call.node, arg, arg, transposed) if again else None) or one)
+    return result
 
 
 def _of_heads(builder: Builder, one: Heads) -> bool:

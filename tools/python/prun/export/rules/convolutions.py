@@ -87,7 +87,7 @@ def convolution(builder: Builder, node: Node) -> Op | None:
         del numbers["output_padding"]
     options = _options(dims, _USUAL, **numbers)
     inputs, weights = [operand(builder, x)], {}
-    name = builder.traced.parameter(weight)
+    name = builder.traced.reshaped_parameter(weight)
     if name is None:
         inputs.append(operand(builder, weight))
         options.append("weight = {1}")
@@ -103,7 +103,7 @@ def convolution(builder: Builder, node: Node) -> Op | None:
 
 
 def pool(builder: Builder, node: Node) -> Op | None:
-    """nn.MaxPool2d, nn.AvgPool2d, and adaptive means whose windows are all of one size."""
+    """nn.MaxPool2d, nn.AvgPool2d, and adaptive means."""
     args: list[Any] = list(node.args)
     if node.target in _ADAPTIVE:
         sizes, dims = shape_of(args[0])[2:], len(shape_of(args[0])) - 2
@@ -113,8 +113,10 @@ def pool(builder: Builder, node: Node) -> Op | None:
             over = list_text(range(2, 2 + dims)) if dims > 1 else "2"
             return builder.emit("mean", f"nn.mean({{0}}, {over}, {{{{ keep = true }}}})", [x], node, shape=shape_of(node))
         if any(size % one for size, one in zip(sizes, results)):
-            raise refuse(node, f"windows of different sizes: {list(sizes)} to {list(results)}",
-                         "choose a size that divides the image's")
+            for dim, (old, new) in enumerate(zip(sizes, results), 2):
+                shares = functional.adaptive_avg_pool1d(torch.eye(old, dtype=torch.float64)[:, None], new)[:, 0]
+                x = _by_matrix(builder, node, x, dim, shares)
+            return x
         kernel = _text([size // one for size, one in zip(sizes, results)], dims)
         return builder.emit("pool", f"nn.avgpool{dims}d({{0}}, {kernel})", [x], node, shape=shape_of(node))
     name = _POOLS.get(node.target)
@@ -134,11 +136,30 @@ def pool(builder: Builder, node: Node) -> Op | None:
     if not largest and given[4:] and given[4] is not None:
         raise refuse(node, "a mean with a divisor of its own", "multiply the mean by a number")
     x = operand(builder, args[0])
-    if ceil:
-        full = _floor_sizes(x.shape[2:], kernel, stride, padding, given[2] if largest else 1)
-        if full != shape_of(node)[2:]:
-            raise refuse(node, "a pool with ceil_mode whose last window is cut", "use a size that its windows divide")
+    if ceil and _floor_sizes(x.shape[2:], kernel, stride, padding, given[2] if largest else 1) != shape_of(node)[2:]:
+        if largest:
+            raise refuse(node, "a maximum with ceil_mode whose last window is cut", "use a size that its windows divide")
+        return _cut_means(builder, node, x, [_list(one, dims) for one in (kernel, stride, padding)], bool(given[3]))
     return builder.emit("pool", f"nn.{name}({{0}}, {_text(kernel, dims)}{_tail(options)})", [x], node, shape=shape_of(node))
+
+
+def _list(value: Any, dims: int) -> list[int]:
+    given = [value] if isinstance(value, int) else list(value)
+    return given * (dims if len(given) == 1 else 1)
+
+
+def _cut_means(builder: Builder, node: Node, x: Op, numbers: list[list[int]], counted: bool) -> Op:
+    """Means over windows of which the last are cut: products with a matrix of each dim's shares. `numbers`: kernel, stride
+    and padding."""
+    before, after = x.shape[2:], shape_of(node)[2:]
+    if all(one == 1 for one in after) and not any(numbers[2]):
+        over = list_text(range(2, 2 + len(after))) if len(after) > 1 else "2"
+        return builder.emit("mean", f"nn.mean({{0}}, {over}, {{{{ keep = true }}}})", [x], node, shape=shape_of(node))
+    for dim, (old, kernel, stride, padding) in enumerate(zip(before, *numbers), 2):
+        unit = torch.eye(old, dtype=torch.float64)[:, None]
+        shares = functional.avg_pool1d(unit, kernel, stride, padding, ceil_mode=True, count_include_pad=counted)[:, 0]
+        x = _by_matrix(builder, node, x, dim, shares)
+    return x
 
 
 def _floor_sizes(sizes: tuple[int, ...], *numbers: Any) -> tuple[int, ...]:
@@ -165,18 +186,19 @@ def resize(builder: Builder, node: Node) -> Op | None:
         factor = _text([new // old for old, new in zip(before, after)], len(before))
         return builder.emit("upsample", f"nn.upsample({{0}}, {factor})", [x], node, shape=shape_of(node))
     aligned = bool(node.args[2]) if mode not in ("nearest",) and len(node.args) > 2 else None
-    dims = len(x.shape)
     for dim, (old, new) in enumerate(zip(before, after), 2):
-        if old == new:
-            continue
-        matrix = _matrix(mode, old, new, aligned)  # [old, new]
-        by = constant(builder, matrix, node)
-        shape = (*x.shape[:dim], new, *x.shape[dim + 1:])
-        moved = dim == dims - 1
-        text = "nn.matmul({0}, {1})" if moved else f"nn.matmul({{0}}:transpose({dim}, {dims - 1}), {{1}})" \
-            f":transpose({dim}, {dims - 1})"
-        x = builder.emit("resize", text, [x, by], node, shape=shape)
+        if old != new:
+            x = _by_matrix(builder, node, x, dim, _matrix(mode, old, new, aligned))
     return x
+
+
+def _by_matrix(builder: Builder, node: Node, x: Op, dim: int, matrix: torch.Tensor) -> Op:
+    """Replaces the elements of a dim by sums of them. `matrix` [old, new] has their shares."""
+    last = len(x.shape) - 1
+    text = "nn.matmul({0}, {1})" if dim == last else \
+        f"nn.matmul({{0}}:transpose({dim}, {last}), {{1}}):transpose({dim}, {last})"
+    shape = (*x.shape[:dim], matrix.shape[1], *x.shape[dim + 1:])
+    return builder.emit("resize", text, [x, constant(builder, matrix, node, short=False)], node, shape=shape)
 
 
 def _matrix(mode: str, old: int, new: int, aligned: bool | None) -> torch.Tensor:

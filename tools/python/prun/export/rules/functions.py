@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ..builder import Builder, number_text
@@ -153,15 +154,21 @@ def binary(builder: Builder, node: Node) -> Op | None:
 
 
 def where(builder: Builder, node: Node) -> Op | None:
-    """torch.where of a comparison."""
-    if node.target is not aten.where.self:
+    """torch.where and masked_fill of a comparison or of a constant mask."""
+    if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+        otherwise, condition, then = node.args
+    elif node.target in (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf):
+        condition, then, otherwise = node.args
+    else:
         return None
-    condition, a, b = node.args
+    mask = builder.traced.constant(condition)
+    if isinstance(mask, Tensor):
+        return _emit(builder, node, "nn.where({0}, {1}, {2})", [condition, then, otherwise])
     compared = builder.traced.follow(condition) if isinstance(condition, Node) else None
     name = _COMPARISONS.get(op_name(compared)) if compared is not None else None
     if compared is None or name is None:
         return None
-    return _emit(builder, node, f"nn.where(nn.{name}({{0}}, {{1}}), {{2}}, {{3}})", [*compared.args[:2], a, b])
+    return _emit(builder, node, f"nn.where(nn.{name}({{0}}, {{1}}), {{2}}, {{3}})", [*compared.args[:2], then, otherwise])
 
 
 def _dims_text(dims: Any) -> str:
@@ -211,6 +218,13 @@ def matmul(builder: Builder, node: Node) -> Op | None:
     a, b = node.args[:2]
     if not isinstance(a, Node) or not isinstance(b, Node):
         return None
+    name = builder.traced.parameter(a)
+    if name is not None and len(shape_of(a)) == 2 and len(shape_of(b)) > 2:  # a linear layer of the dim before the last
+        count = len(shape_of(b))
+        moved = f":transpose({count - 2}, {count - 1})"
+        text = f"nn.linear({{layer}}, {{0}}{moved}, {shape_of(a)[0]}, {{{{ bias = false }}}}){moved}"
+        return builder.emit("linear", text, [operand(builder, b)], node, weights={".weight": Weight([Part(name, True)])},
+                            layer=builder.layer_of(node), shape=shape_of(node), role="")
     if shape_of(a)[:-2] != shape_of(b)[:-2] or len(shape_of(a)) < 3:
         return None
     if builder.traced.parameter(a) is not None or builder.traced.parameter(b) is not None:

@@ -16,13 +16,36 @@ _TRANSPOSES = {aten.t.default, aten.transpose.int, aten.numpy_T.default, aten.pe
 
 @dataclass
 class Layer:
-    """A traced linear layer: input, parameters, and whether the weight is [out, in]."""
+    """A traced linear layer: input, parameters, and whether the weight is [out, in]. `rows`: the outputs of the parameters
+    that are the layer's; None = all.
+    """
 
     x: Node
     weight: str
     bias: str | None
     transpose: bool
     out: int
+    rows: torch.Tensor | None = None
+
+    def part(self, name: str, transpose: bool, columns: torch.Tensor | None) -> Part:
+        """Returns the chosen outputs of a parameter of the layer."""
+        if self.rows is not None:
+            columns = self.rows if columns is None else self.rows[columns]
+        return Part(name, transpose, columns)
+
+
+def _rows_of_parameter(builder: Builder, arg: Any, width: int) -> tuple[str, torch.Tensor | None]:
+    """Returns the parameter that a weight [out, width] or a bias is, or is rows of, and these rows."""
+    traced = builder.traced
+    source = traced.source(arg) if isinstance(arg, Node) and arg not in traced.parameters else None
+    if source not in traced.parameters or arg in traced.constants:
+        return builder.part(arg).parameter, None
+    index = traced.selection(arg)[1]  # type: ignore[index]
+    index = index.reshape(-1, width)
+    rows = index[:, 0] // width
+    if not torch.equal(index, rows[:, None] * width + torch.arange(width)):
+        return builder.part(arg).parameter, None  # refuses it
+    return traced.parameters[source], rows  # type: ignore[index]
 
 
 def read_layer(builder: Builder, node: Node) -> Layer | None:
@@ -47,8 +70,16 @@ def read_layer(builder: Builder, node: Node) -> Layer | None:
     else:
         return None
     assert isinstance(x, Node)
-    name = builder.part(weight).parameter
-    return Layer(x, name, None if bias is None else builder.part(bias).parameter, transpose, shape_of(node)[-1])
+    out = shape_of(node)[-1]
+    if not transpose:
+        return Layer(x, builder.part(weight).parameter, None if bias is None else builder.part(bias).parameter, False, out)
+    name, rows = _rows_of_parameter(builder, weight, shape_of(x)[-1])
+    if bias is None:
+        return Layer(x, name, None, True, out, rows)
+    biased, same = _rows_of_parameter(builder, bias, 1)
+    if (rows is None) != (same is None) or rows is not None and same is not None and not torch.equal(rows, same):
+        raise refuse(node, "a weight and a bias that are different rows of their parameters", "give the layer parameters of its own")
+    return Layer(x, name, biased, True, out, rows)
 
 
 def _with_bias(builder: Builder, node: Node) -> Layer | None:
@@ -59,7 +90,7 @@ def _with_bias(builder: Builder, node: Node) -> Layer | None:
             continue
         layer = read_layer(builder, builder.traced.follow(below))
         if layer is not None and layer.bias is None and shape_of(bias) == (layer.out,):
-            return Layer(layer.x, layer.weight, name, layer.transpose, layer.out)
+            return None if layer.rows is not None else Layer(layer.x, layer.weight, name, layer.transpose, layer.out)
     return None
 
 
@@ -67,14 +98,14 @@ def emit_layer(builder: Builder, node: Node, layers: list[tuple[Layer, torch.Ten
                kind: str = "linear") -> Op:
     """Adds a linear layer whose outputs are the chosen columns of one or several layers of the same input."""
     x = builder.value(layers[0][0].x)
-    weights = {".weight": Weight([Part(one.weight, one.transpose, columns) for one, columns in layers])}
+    weights = {".weight": Weight([one.part(one.weight, one.transpose, columns) for one, columns in layers])}
     sizes = [one.out if columns is None else len(columns) for one, columns in layers]
     biased = [one.bias is not None for one, _ in layers]
     if any(biased) and not all(biased):
         raise refuse(node, "queries, keys and values of which only some have a bias",
                      "give all of them a bias, or none")
     if all(biased):
-        weights[".bias"] = Weight([Part(one.bias or "", False, columns) for one, columns in layers])
+        weights[".bias"] = Weight([one.part(one.bias or "", False, columns) for one, columns in layers])
     options = [] if all(biased) else ["bias = false"]
     if blocks:
         options.append(f"blocks = {{{{ {', '.join(map(str, blocks))} }}}}")
@@ -102,7 +133,7 @@ def linear(builder: Builder, node: Node) -> Op | None:
         node = origin
     builder.value(layer.x)  # makes the token embedding, which may own the weight
     known = builder.owner_of.get(layer.weight)
-    if known is not None and columns is None and known[0].kind not in ("linear", "qkv"):
+    if known is not None and columns is None and layer.rows is None and known[0].kind not in ("linear", "qkv"):
         return _tied(builder, node, layer, *known)
     return emit_layer(builder, node, [(layer, columns)])
 

@@ -11,6 +11,7 @@ from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
 from . import contrastive, data, experts
+from .views import list_text, operand, reshaped
 
 _LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
 
@@ -35,7 +36,9 @@ def _targets(builder: Builder, node: Node) -> tuple[Node, list[int]]:
 
 
 def _rows_of(builder: Builder, node: Node, logits: Node) -> tuple[Node, list[int]]:
-    """Returns the logits [.., vocab] that a view is of, and the row of each target."""
+    """Returns the logits [.., vocab] that a view is of, and the row of each target; a view [batch, classes, ..] of
+    something else is returned itself.
+    """
     origin = builder.traced.strip(logits)
     vocab = shape_of(origin)[-1]
     count = math.prod(shape_of(origin)[:-1])
@@ -44,6 +47,8 @@ def _rows_of(builder: Builder, node: Node, logits: Node) -> tuple[Node, list[int
     chosen = builder.traced.selection(logits)
     if chosen is None and data.is_pick(builder, origin):
         return origin, list(range(count))
+    if chosen is None and len(shape_of(logits)) > 2:
+        return builder.traced.follow(logits), list(range(math.prod(shape_of(logits)) // shape_of(logits)[1]))
     if chosen is None:
         raise refuse(node, "logits that are put together from several tensors",
                      "a plan's logits are one linear layer's")
@@ -54,6 +59,8 @@ def _rows_of(builder: Builder, node: Node, logits: Node) -> tuple[Node, list[int
     index = index.reshape(-1, index.shape[-1])
     rows = index[:, 0] // vocab
     if not torch.equal(index, rows[:, None] * vocab + torch.arange(vocab)):
+        if len(shape_of(logits)) > 2:
+            return builder.traced.follow(logits), list(range(len(rows)))
         raise refuse(node, "logits whose last dim is not the vocabulary", "logits are [.., vocab], all of them")
     return origin, rows.tolist()
 
@@ -75,12 +82,15 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     if targets.meta["val"].is_floating_point():
         raise refuse(node, "targets that are probabilities", "pass the class's number for each target")
     origin, rows = _rows_of(builder, node, logits)
+    first = len(shape_of(logits)) > 2 and origin is builder.traced.follow(logits)  # classes are dim 1
     if origin.target in (aten.log_softmax.int, aten._log_softmax.default) and isinstance(origin.args[0], Node) and (
-            origin.args[1] in (-1, len(shape_of(origin)) - 1)):
-        origin = builder.traced.strip(origin.args[0])  # of log_softmax it is the same
+            origin.args[1] == 1 if first else origin.args[1] in (-1, len(shape_of(origin)) - 1)):
+        origin = origin.args[0] if first else builder.traced.strip(origin.args[0])  # of log_softmax it is the same
     elif node.target in _LIKELIHOODS:
         raise refuse(node, "nll_loss of something else than log_softmax over the last dim",
                      "use F.cross_entropy(logits, targets)")
+    if first:
+        return _of_places(builder, node, origin, targets, given["ignore_index"], given["label_smoothing"])
     return _cross_entropy(builder, node, origin, rows, targets, given["ignore_index"], given["label_smoothing"])
 
 
@@ -90,6 +100,21 @@ def _options(ignored: int, smoothing: float, tokens: bool) -> str:
     if smoothing != 0:
         options.append(f"label_smoothing = {smoothing!r}")
     return f", {{{{ {', '.join(options)} }}}}" if options else ""  # braces of Op.text are doubled
+
+
+def _of_places(builder: Builder, node: Node, logits: Node, targets: Node, ignored: int, smoothing: float) -> Op:
+    """Returns the loss of logits [batch, classes, ..], such as those of an image, with a target for each place."""
+    source, positions = _targets(builder, targets)
+    if builder.named or positions != list(range(math.prod(shape_of(source)))):
+        raise refuse(node, "classes of places that are not all of an input", "pass targets [batch, ..] as an argument")
+    builder.ignored[source] = ignored
+    builder.inputs_used["y"] = source
+    x = operand(builder, logits)
+    count = len(x.shape)
+    x = builder.emit("permute", f"{{0}}:permute {list_text([0, *range(2, count), 1])}", [x], node,
+                     shape=(x.shape[0], *x.shape[2:], x.shape[1]))
+    options = _options(ignored, smoothing, tokens=False)
+    return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.y{options})", [x], node, shape=(1,))
 
 
 def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], targets: Node, ignored: int,
@@ -115,7 +140,7 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
         builder.context = tokens
         builder.inputs_used["targets"] = source
     elif pairs == [(b * tokens + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
-        builder.context = tokens - 1
+        builder.context = tokens if builder.whole else tokens - 1
         builder.inputs_used["shifted"] = source
     elif pairs == [(b * (tokens - 1) + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
         builder.context = tokens - 1
@@ -177,7 +202,8 @@ def mean_squared_error(builder: Builder, node: Node) -> Op | None:
         raise refuse(node, f"a result of shape {list(shape_of(x))} for a target of shape {list(shape_of(source))}",
                      "pass the target in the result's shape")
     builder.inputs_used["y"] = source
-    return builder.emit("loss", "prun.losses.mse({0}, batch.y)", [builder.value(x)], node, shape=(1,))
+    result = reshaped(builder, builder.value(x), (shape_of(source)[0], *wanted), node)
+    return builder.emit("loss", "prun.losses.mse({0}, batch.y)", [result], node, shape=(1,))
 
 
 def _before_broadcast(node: Any) -> Node:

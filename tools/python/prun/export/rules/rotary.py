@@ -142,23 +142,6 @@ def _by_factors(angles: Tensor, cos: Tensor, sin: Tensor, size: int, interleaved
     return Rotation(1e4, interleaved, size, "longrope", 1.0, factors=factors)
 
 
-def problem_of(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> tuple[str, str]:
-    """Returns why find_rotation returned None, and the way round."""
-    x = torch.randn(tokens, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    result = turned(x)
-    changed = _changed(turned, tokens, size)
-    count = int(changed.sum())
-    if not changed[:count].all():
-        return (f"rotary positions of {count} of the {size} elements of a head, other than the first ones",
-                f"prun's nn.rotary turns the first elements of a head: put these {count} first")
-    if torch.allclose(result.norm(dim=-1), x.norm(dim=-1), rtol=1e-4):
-        return ("rotary positions whose angles prun does not have",
-                "prun turns pairs by base^(-2i/size), with linear or llama3 scaling; yarn, longrope and others are "
-                "missing: set rope_type to one of these")
-    return ("queries or keys that are changed between their linear layer and the attention",
-            "prun has rotary positions and a factor there")
-
-
 def _short(value: float, most: int = 12) -> Iterator[float]:
     """Returns the value rounded to few digits, then to more."""
     for digits in range(most):

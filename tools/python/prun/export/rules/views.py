@@ -15,10 +15,11 @@ from torch.fx import Node
 
 from ..builder import Builder, number_text, whole
 from ..ops import Op, Weight
-from ..trace import RESHAPES, aten, is_getitem, refuse, shape_of
+from ..trace import RESHAPES, aten, is_getitem, op_name, refuse, shape_of
 
 _TRANSPOSE = {aten.transpose.int, aten.t.default, aten.numpy_T.default, aten.mT.default}
 _EXPAND = {aten.expand.default, aten.broadcast_to.default, aten.expand_as.default}
+_SCATTERS = {aten.slice_scatter.default, aten.select_scatter.default}
 _SPLIT = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int}
 _MOST = 1 << 24  # elements of a constant tensor
 _SAMPLES = "prun divides the samples over ranks: keep them in the first dim"
@@ -50,26 +51,32 @@ def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op
 def operand(builder: Builder, arg: Any) -> Op:
     """Returns the op of an operand in its traced shape, which builder.value does not keep. Parameters are operands."""
     assert isinstance(arg, Node)
+    value = builder.traced.constant(arg)
+    if isinstance(value, Tensor):
+        return filled(builder, value, arg)
     name = builder.traced.parameter(builder.traced.follow(arg))
     if name is None:
-        return reshaped(builder, builder.value(arg), shape_of(arg), arg)
+        below = builder.traced.strip(arg)
+        x = operand(builder, below) if below in builder.traced.parameters else builder.value(arg)
+        return reshaped(builder, x, shape_of(arg), arg)
     node = builder.traced.follow(arg)
     if node not in builder.made:
         if name in builder.owner_of:
             raise refuse(arg, f"the parameter {name} outside a layer that owns it", "")
         text = f'nn.parameter({{weight}}, {list_text(shape_of(node))}, {{{{ "normal", 0.02 }}}})'
-        builder.made[node] = builder.emit("parameter", text, [], node, tables={"weight": whole(name)})
+        reader = min(node.users, key=lambda one: builder.traced.order[one])  # in the unit that it belongs to
+        builder.made[node] = builder.emit("parameter", text, [], reader, tables={"weight": whole(name)}, shape=shape_of(node))
     return builder.made[node]
 
 
-def constant(builder: Builder, value: Tensor, node: Node) -> Op:
-    """Returns numbers that do not depend on the batch, as a frozen parameter of the unit that reads them. Dims in which
-    they repeat are 1."""
+def constant(builder: Builder, value: Tensor, node: Node, short: bool = True) -> Op:
+    """Returns numbers that do not depend on the batch, as a frozen parameter of the unit that reads them. `short`: dims in
+    which they repeat are 1."""
     value = value.detach()
     if not value.numel() or value.numel() > _MOST:
         raise refuse(node, f"a constant tensor {list(value.shape)}", "compute it outside the module and pass it as data")
     samples = samples_of(builder)
-    for dim in range(value.dim()):
+    for dim in range(value.dim() if short else 0):
         if bool((value == value.narrow(dim, 0, 1)).all()):
             value = value.narrow(dim, 0, 1)
         elif dim == 0 and value.shape[0] == samples and value.dim() > 2:
@@ -77,6 +84,17 @@ def constant(builder: Builder, value: Tensor, node: Node) -> Op:
     text = f"nn.parameter({{constant}}, {list_text(value.shape)})"
     return builder.emit("parameter", text, [], node, shape=tuple(value.shape),
                         tables={"constant": Weight([], value.to(torch.float64).clone())})
+
+
+def filled(builder: Builder, value: Tensor, node: Node) -> Op:
+    """Returns constant numbers in their whole shape, once a sample."""
+    shape = tuple(value.shape)
+    if len(shape) > 1 and shape[0] == samples_of(builder):
+        if not bool((value == value[:1]).all()):
+            raise refuse(node, "a constant tensor that differs between samples", _SAMPLES)
+        value = value[:1]
+    x = constant(builder, value.double(), node, short=False)
+    return _expanded(builder, x, x.shape, shape, node) if x.shape != shape else x
 
 
 def _first(dim: int, x: Op, node: Node) -> None:
@@ -152,6 +170,8 @@ def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int
         if not _from_parameters(x) or after[0] != samples_of(builder):
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
         tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
+        if builder.named and not builder.inputs_used:
+            builder.named_input(next(one for one in builder.traced.inputs if one.users))
         first = next(iter(builder.inputs_used)) if builder.named else "tokens" if tokens else "x"
         sizes[0] = f"batch.{first}.shape[1]"
     return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", [x], node, shape=after)
@@ -159,8 +179,8 @@ def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int
 
 def _from_parameters(op: Op) -> bool:
     """Returns whether a value has no samples."""
-    return op.kind in ("parameter", "relative") or (
-        bool(op.inputs) and "batch." not in op.text and all(map(_from_parameters, op.inputs)))
+    return op.kind in ("parameter", "relative") or (  # operands that are parameters are in the text
+        (bool(op.inputs) or "nn.parameter(" in op.text) and "batch." not in op.text and all(map(_from_parameters, op.inputs)))
 
 
 def cut(builder: Builder, node: Node, x: Op, dim: int, start: int, size: int) -> Op:
@@ -188,9 +208,8 @@ def slices(builder: Builder, node: Node) -> Op | None:
     shape = shape_of(source)
     dim = int(numbers[0] or 0) % len(shape)
     size = shape[dim]
+    step = int(numbers[3] or 1) if node.target is aten.slice.Tensor and len(numbers) > 3 else 1
     if node.target is aten.slice.Tensor:
-        if len(numbers) > 3 and numbers[3] != 1:
-            return None
         start = min(max(int(numbers[1] or 0) if len(numbers) > 1 else 0, -size), size) % (size + 1)
         if len(numbers) > 1 and numbers[1] is not None and numbers[1] < 0:
             start = max(0, size + int(numbers[1]))
@@ -199,8 +218,104 @@ def slices(builder: Builder, node: Node) -> Op | None:
         start, length = int(numbers[1] or 0) % size, int(numbers[2] or 0)
     else:
         start, length = int(numbers[1] or 0) % size, 1
-    op = cut(builder, node, operand(builder, source), dim, start, length)
-    return reshaped(builder, op, shape_of(node), node)
+    x = operand(builder, source)
+    if step != 1:
+        return _every(builder, node, x, dim, start, step)
+    return reshaped(builder, cut(builder, node, x, dim, start, length), shape_of(node), node)
+
+
+def _every(builder: Builder, node: Node, x: Op, dim: int, start: int, step: int) -> Op:
+    """Returns each `step`-th element of a dim: the first one of rows of `step` elements."""
+    _first(dim, x, node)
+    count, size = shape_of(node)[dim], x.shape[dim]
+    if start + count * step > size:
+        start, first = size - count * step, start + count * step - size
+    else:
+        first = 0
+    if start < 0:  # the last row is cut
+        after = x.shape[:dim] + (count * step,) + x.shape[dim + 1:]
+        x = builder.emit("pad", f"{{0}}:pad({dim}, 0, {-start})", [x], node, shape=after)
+        start, first = 0, first + start
+    x = cut(builder, node, x, dim, start, count * step)
+    shape = (*x.shape[:dim], count, step, *x.shape[dim + 1:])
+    x = builder.emit("reshape", f"{{0}}:unflatten({dim}, {list_text([count, step])})", [x], node, shape=shape)
+    x = cut(builder, node, x, dim + 1, first, 1)
+    return builder.emit("reshape", f"{{0}}:squeeze({dim + 1})", [x], node, shape=shape_of(node))
+
+
+def _overwritten(builder: Builder, node: Node) -> tuple[int, list[tuple[int, int, int, Any]]] | None:
+    """Returns the dim and the pieces of a tensor whose parts are written one after the other: from where to where, the
+    place of the piece's first element, and its node. None for steps.
+    """
+    base, source = node.args[:2]
+    assert isinstance(base, Node)
+    dims = len(shape_of(node))
+    if node.target is aten.select_scatter.default:
+        numbers = [builder.traced.number(one) for one in node.args[2:]]
+        dim, start, step = int(numbers[0] or 0) % dims, int(numbers[1] or 0), 1
+        size = shape_of(node)[dim]
+        start %= size
+        end = start + 1
+    else:
+        numbers = [builder.traced.number(one) for one in [*node.args[2:], *[None] * 4][:4]]
+        dim, step = int(numbers[0] or 0) % dims, int(numbers[3] or 1)
+        size = shape_of(node)[dim]
+        start, end = int(numbers[1] or 0), size if numbers[2] is None else int(numbers[2])
+        start, end = (max(0, one + size) if one < 0 else min(one, size) for one in (start, end))
+    if step != 1:
+        return None
+    below = None
+    if base.target in _SCATTERS and base not in builder.traced.constants:
+        below = _overwritten(builder, base)
+    pieces = [(0, size, 0, base)] if below is None or below[0] != dim else below[1]
+    kept: list[tuple[int, int, int, Any]] = []
+    for first, last, origin, piece in pieces:
+        kept += [(first, min(last, start), origin, piece)] if first < start else []
+        kept += [(max(first, end), last, origin, piece)] if last > end else []
+    return dim, sorted([*kept, (start, end, start, source)], key=lambda one: one[0])
+
+
+def scatter(builder: Builder, node: Node) -> Op | None:
+    """y[:, a:b] = x and y[:, i] = x, without in-place ops."""
+    if node.target not in _SCATTERS:
+        return None
+    found = _overwritten(builder, node)
+    if found is None:
+        return None
+    dim, pieces = found
+    shape, parts = shape_of(node), []
+    for first, last, origin, piece in pieces:
+        size = (*shape[:dim], last - first, *shape[dim + 1:])
+        parts.append(_piece(builder, node, piece, dim, first - origin, size))
+    _first(dim, parts[0], node)
+    if len(parts) == 1:
+        return parts[0]
+    places = ", ".join(f"{{{i}}}" for i in range(len(parts)))
+    return builder.emit("concat", f"nn.concat({{{{ {places} }}}}, {dim})", parts, node, shape=shape)
+
+
+def _piece(builder: Builder, node: Node, piece: Any, dim: int, first: int, shape: tuple[int, ...]) -> Op:
+    """Returns a part of an overwritten tensor. `shape`: its own; a piece of another size in `dim` is cut at `first`."""
+    if op_name(piece).removeprefix("new_").startswith("empty"):
+        raise refuse(node, "parts of a tensor that are read before they are written", "fill it with torch.zeros")
+    value = builder.traced.constant(piece)
+    if isinstance(value, Tensor):
+        value = value.expand(shape) if value.dim() < len(shape) else value
+        return filled(builder, value.narrow(dim, first, shape[dim]) if value.shape[dim] != shape[dim] else value, node)
+    x = operand(builder, piece)
+    if len(x.shape) == len(shape) - 1 or math.prod(x.shape) == math.prod(shape):  # of y[:, i]
+        return reshaped(builder, x, shape, node)
+    return cut(builder, node, x, dim, first, shape[dim])
+
+
+def copied(builder: Builder, node: Node) -> Op | None:
+    """y[..] = x, whose result is x in the shape of y."""
+    if node.target is not aten.copy.default:
+        return None
+    source: Any = node.args[1]
+    if not isinstance(source, Node) or shape_of(source) == shape_of(node):
+        return operand(builder, source)
+    return _expanded(builder, operand(builder, source), shape_of(source), shape_of(node), node)
 
 
 def _part(builder: Builder, node: Node, split: Node) -> Op:
@@ -234,6 +349,29 @@ def join(builder: Builder, node: Node) -> Op | None:
         return inputs[0]
     places = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
     return builder.emit(word, f"nn.{word}({{{{ {places} }}}}, {dim})", inputs, node, shape=shape_of(node))
+
+
+def windows(builder: Builder, node: Node) -> Op | None:
+    """x.unfold: windows of a dim, whose elements become the last dim."""
+    if node.target is not aten.unfold.default:
+        return None
+    numbers: Any = node.args[1:]
+    x = operand(builder, node.args[0])
+    dims = len(x.shape)
+    dim, size, step = numbers[0] % dims, numbers[1], numbers[2]
+    _first(dim, x, node)
+    count = shape_of(node)[dim]
+    shape = (*x.shape[:dim], count, size, *x.shape[dim + 1:])
+    if step == size:
+        x = cut(builder, node, x, dim, 0, count * size)
+        x = builder.emit("reshape", f"{{0}}:unflatten({dim}, {list_text([count, size])})", [x], node, shape=shape)
+    else:
+        parts = [cut(builder, node, x, dim, i * step, size) for i in range(count)]
+        places = ", ".join(f"{{{i}}}" for i in range(count))
+        x = builder.emit("stack", f"nn.stack({{{{ {places} }}}}, {dim})", parts, node, shape=shape)
+    order = [one for one in range(dims + 1) if one != dim + 1]
+    return x if dim == dims - 1 else builder.emit(
+        "permute", f"{{0}}:permute {list_text([*order, dim + 1])}", [x], node, shape=shape_of(node))
 
 
 def pad(builder: Builder, node: Node) -> Op | None:
