@@ -160,7 +160,7 @@ TensorId OptimizerStep::direction(UnitId unit, const std::string& join, TensorId
   op.unit = name;
   emitter_.compute(std::move(op));
   int64_t n = storage.shard;
-  const std::vector<std::string> shards = storage.sharded ? storage.axes() : std::vector<std::string>();
+  const std::vector<std::string> shards = storage.axes();
   for (size_t i = shards.size(); i-- > 0;) {  // the last axis has cut the pieces of the others
     const int64_t ranks = state_.plan.mesh.size(shards[i]);
     if (ranks == 1) continue;
