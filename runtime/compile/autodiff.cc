@@ -226,6 +226,28 @@ void share_penalties(CompileState& state) {
   }
 }
 
+// Makes the gradients of routers read the loads of all ranks. Drops the all-reduces of loads that nothing reads,
+// because all parameters up to the router are frozen.
+void read_global_counts(CompileState& state) {
+  std::set<ValueId> read;
+  for (Node& node : state.backward)
+    for (ValueId& input : node.inputs) {
+      const auto global = state.global_counts.find(input);
+      if (node.op == &ops::route_grad && global != state.global_counts.end()) input = global->second;
+      read.insert(input);
+    }
+  std::vector<Node>& nodes = state.graph.nodes;
+  for (const Node& node : nodes) read.insert(node.inputs.begin(), node.inputs.end());
+  for (auto [own, sum] : state.global_counts)
+    while (sum != own && !read.contains(sum)) {
+      const auto node =
+          std::ranges::find_if(nodes, [&](const Node& each) { return std::ranges::count(each.outputs, sum) > 0; });
+      sum = node->inputs.front();
+      read.erase(sum);  // no other all_reduce reads it (sum_over_tokens)
+      nodes.erase(node);
+    }
+}
+
 }  // namespace
 
 void differentiate(CompileState& state) {
@@ -243,10 +265,7 @@ void differentiate(CompileState& state) {
                                    state.graph.values[term.values.front()].name),
                        state.graph.values[term.values.front()].site);
   recorder.run();
-  for (Node& node : state.backward)
-    if (node.op == &ops::route_grad)
-      for (ValueId& input : node.inputs)
-        if (auto it = state.global_counts.find(input); it != state.global_counts.end()) input = it->second;
+  read_global_counts(state);
   share_penalties(state);
   require_trained(state);
 }

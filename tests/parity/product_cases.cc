@@ -139,6 +139,7 @@ const std::vector<Row> kRows = {
      "frozen=*token* tied=true",
      {"pp=2 micro=2", "dp=2 data_parallel=zero3", "pp=2 dp=2 data_parallel=zero3 micro=2", "tp=2"}},
     {"frozen experts", "m", "frozen=*.up.*|*.router.*", {"dp=2 ep=2 data_parallel=zero3", "ep=2", "dp=2"}},
+    {"frozen up to a router", "m", "frozen=embed*|block0.*", {"dp=2 ep=2 data_parallel=zero3", "dp=2"}},
     {"lora",
      "gl",
      "lora=*.qkv|*.proj|*.down optimizer=adamw lr=0.003 clip=0.5",
