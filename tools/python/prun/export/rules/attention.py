@@ -296,7 +296,8 @@ def _computed_once(builder: Builder, call: Call, three: list[Heads]) -> list[Hea
     """Returns q, k and v. Those of a layer that another one needs for plain ops, as k in MLA, come from these ops, too."""
     inside: set[Node] = set()
     for one in three:
-        inside |= builder.traced.cone(one.origin, lambda _: True)[0] if one.layer is None else set()
+        if one.layer is None and not _of_heads(builder, one):
+            inside |= builder.traced.cone(one.origin, lambda _: True)[0]
     result = []
     for one, arg, transposed in zip(three, (call.q, call.k, call.v), (False, call.transposed, False)):
         again = one.layer is not None and one.origin in inside
