@@ -151,10 +151,10 @@
 ---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
----@field over? string|string[] two axes instead: of groups of ranks, which are replicas, and of the ranks of a group (default {''})
+---@field over? string|string[] two axes instead: the first one has groups of ranks, which are replicas; the second shards (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field reshard_after_forward? boolean|string free parameters after forward; group: keep a group's shard (default true)
+---@field reshard_after_forward? boolean|string free after forward; false: keep; group: keep a group's shard (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 ---@class prun.groups.group.options
 ---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives

@@ -40,7 +40,7 @@ class GatheredParameters {
     Site site;
     int pool = -1, slot = -1;
     std::map<UnitId, TensorId> full;  // each unit's flat vector: whole, or a piece if more axes shard it
-    int axes = 0;                     // how many axes are gathered
+    int axes = 0;                     // number of axes gathered so far
     bool live = true;
     Site freed;
   };

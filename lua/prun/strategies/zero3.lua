@@ -2,17 +2,17 @@
 -- optimizer state. A unit's parameters are gathered just before use and freed right after; its gradients are averaged
 -- and scattered as soon as backward has computed them. (Rajbhandari et al. 2020, "ZeRO".)
 --
--- With over = { "replicate", "shard" } groups of ranks shard, and are replicas, or zero3_in_groups.lua applies.
+-- With over = { "replicate", "shard" } the ranks of a group shard, and the groups are replicas (hybrid sharding).
 
 local prun = require "prun"
 
 return prun.strategy("zero3", {
   axis = { "dp", "mesh axis over which the batch and the parameters are split" },
-  over = { { "" }, "two axes instead: of groups of ranks, which are replicas, and of the ranks of a group" },
+  over = { { "" }, "two axes instead: the first one has groups of ranks, which are replicas; the second shards" },
   prefetch = { 1, "how many units are gathered ahead of compute", least = 0, most = 1000000 },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1, most = 1000000 },
   bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
-  reshard_after_forward = { true, "free parameters after forward; group: keep a group's shard", choices = { "group" } },
+  reshard_after_forward = { true, "free after forward; false: keep; group: keep a group's shard", choices = { "group" } },
   persist_below = { "0 B", "parameters smaller than this stay whole on every rank", least = 0 },
   wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",

@@ -1,8 +1,8 @@
 """Samples without their last token, for modules that take all tokens as ids and as targets, and shift the targets.
 
 Such a module computes one token more than the plan, whose last token is only a target. Layers and attention do not count
-tokens. If other ops do, such as a reshape, the module is traced with samples that are one token shorter. That gives the plan of the whole
-samples only if no token depends on later ones, which is checked on one sample of the example.
+tokens. If other ops do, such as a reshape, the module is traced with samples that are one token shorter. The plan is the
+same only if no token depends on later ones, which is checked on one sample of the example.
 """
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def is_causal(module: nn.Module, builder: Builder, example: Any) -> bool | None:
 def of_whole_samples(module: nn.Module, builder: Builder, example: Any, error: ExportError | None) -> Any:
     """Returns the example without its last tokens if the module is traced again with it; None if it is not."""
     shifts = "shifted" in builder.inputs_used and not builder.cut and not builder.named
-    if not shifts or not error and not _may_count(builder):
+    if not shifts or (not error and not _may_count(builder)):
         return None
     causal = is_causal(module, builder, example)
     if causal is False and error is None:
