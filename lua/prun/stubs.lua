@@ -154,7 +154,7 @@
 ---@field over? string|string[] two axes instead: the first one has groups of ranks, which are replicas; the second shards (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field reshard_after_forward? boolean|string free after forward; false: keep; group: keep a group's shard (default true)
+---@field reshard_after_forward? boolean|string free after forward; false: keep; group: keep its shard (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 ---@class prun.groups.group.options
 ---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives

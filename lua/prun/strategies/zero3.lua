@@ -12,7 +12,7 @@ return prun.strategy("zero3", {
   prefetch = { 1, "how many units are gathered ahead of compute", least = 0, most = 1000000 },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1, most = 1000000 },
   bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
-  reshard_after_forward = { true, "free after forward; false: keep; group: keep a group's shard", choices = { "group" } },
+  reshard_after_forward = { true, "free after forward; false: keep; group: keep its shard", choices = { "group" } },
   persist_below = { "0 B", "parameters smaller than this stay whole on every rank", least = 0 },
   wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
