@@ -179,7 +179,6 @@ for what, names in pairs {
   ["convolution of three dims"] = "conv3d convtranspose3d",
   ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
   ["state-space layer"] = "mamba mamba2 ssm s4",
-  ["Muon; prun.adamw is the usual alternative"] = "muon",
   ["such optimizer; it has prun.adamw, prun.adam, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..

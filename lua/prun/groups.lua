@@ -1,6 +1,7 @@
 -- prun.groups { { match = "*.bias", decay = 0 }, { dims = 1, decay = 0 }, { match = "embed*", lr = 0.1 },
 -- prun.adamw { ... } }: groups of parameters with settings of their own, as the param_groups of torch.optim. The first
--- group that matches a parameter wins; the optimizer's own settings apply to the others.
+-- group that matches a parameter wins; the optimizer's own settings apply to the others. A group may have an optimizer
+-- of its own: { dims = 1, optimizer = prun.adamw { lr = 3e-4 } }.
 
 local kinds = require "prun.kinds"
 local parameter_names = require "prun.parameter_names"
@@ -14,6 +15,8 @@ local entries = schema.register("prun.groups.group", {
   { name = "lr", kind = "number", default = 1.0, least = 0, help = "factor of the learning rate" },
   { name = "decay", kind = "number", optional = true, least = 0,
     help = "weight decay, in place of the optimizer's weight_decay" },
+  { name = "optimizer", kind = "optimizer", optional = true,
+    help = "an optimizer for these parameters; the curve of the last one's lr applies to its lr" },
 })
 
 local groups = {}
@@ -22,6 +25,23 @@ local groups = {}
 local function label(group)
   local dims = group.dims and ("%d dim%s"):format(group.dims, group.dims == 1 and "" or "s")
   return group.match and dims and group.match .. ", " .. dims or group.match or dims
+end
+
+-- Checks the optimizer of a group.
+local function check_own(own, number, optimizer, site)
+  local function fail(problem)
+    host.fail(("prun.groups: the optimizer of group %d %s"):format(number, problem), site)
+  end
+  if own.groups then fail "has groups; groups do not nest" end
+  if type(own.options.lr) ~= "number" then
+    fail "has a curve as lr, and takes a number: the curve of the last optimizer's lr applies to it"
+  end
+  for _, option in ipairs { "clip", "ema" } do
+    if own.options[option] ~= 0 then
+      fail(("has the option '%s', which is of all parameters: give it to the last optimizer"):format(option))
+    end
+  end
+  if own.op == "muon" and optimizer.op == "muon" then fail "is a second prun.muon; a plan has one" end
 end
 
 local function checked_group(given, number, optimizer, site)
@@ -37,8 +57,10 @@ local function checked_group(given, number, optimizer, site)
   if group.match and not compiled then
     host.fail(("prun.groups: 'match' of group %d %s"):format(number, problem), site)
   end
+  local own = group.optimizer
+  if own then check_own(own, number, optimizer, site) end
   return { match = label(group), pattern = group.match, compiled = compiled, dims = group.dims, lr = group.lr,
-           decay = group.decay or optimizer.options.weight_decay }
+           decay = group.decay or (own or optimizer).options.weight_decay, optimizer = own }
 end
 
 local function call(_, given)
@@ -108,13 +130,18 @@ function groups.numbers(optimizer, recorded)
   return numbers
 end
 
--- Returns the groups as the plan's record has them.
+-- Returns the groups as the plan's record has them, and their optimizers.
 function groups.result(optimizer)
-  local result = {}
+  local result, others, number = {}, {}, {}
   for i, group in ipairs(optimizer.groups or {}) do
-    result[i] = { match = group.match, lr = group.lr, decay = group.decay }
+    local own = group.optimizer
+    if own and not number[own] then
+      others[#others + 1] = own
+      number[own] = #others
+    end
+    result[i] = { match = group.match, lr = group.lr, decay = group.decay, optimizer = own and number[own] or 0 }
   end
-  return result
+  return result, others
 end
 
 return setmetatable(groups, { entries = entries, __call = host.word(call) })

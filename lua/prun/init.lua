@@ -21,7 +21,8 @@ local words = {
   zero3 = "prun.strategies.zero3", fsdp = "prun.strategies.fsdp", pipeline = "prun.strategies.pipeline",
   tensor_parallel = "prun.strategies.tensor_parallel", recompute = "prun.strategies.recompute",
   context_parallel = "prun.strategies.context_parallel", expert_parallel = "prun.strategies.expert_parallel",
-  adam = "prun.optimizers.adam", schedule = "prun.schedule", groups = "prun.groups", lora = "prun.lora",
+  adam = "prun.optimizers.adam", optimizer = "prun.custom_optimizer", groups = "prun.groups",
+  schedule = "prun.schedule", lora = "prun.lora",
   -- learning rates
   cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
   warmup = "prun.learning_rates.warmup", wsd = "prun.learning_rates.wsd",

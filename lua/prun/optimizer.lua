@@ -16,20 +16,21 @@ function optimizer.result(given, steps)
   end
   for name, value in pairs(given.numbers) do result[name] = value end
   if curve then result.lr = nil end
-  result.groups = groups.result(given)
+  result.groups, result.others = groups.result(given)
+  for i, other in ipairs(result.others) do result.others[i] = optimizer.result(other, steps) end
   return result
 end
 
-local ema = { name = "ema", kind = "number", default = 0.0, least = 0, below = 1, instead = "; 0 keeps none",
+optimizer.ema = { name = "ema", kind = "number", default = 0.0, least = 0, below = 1, instead = "; 0 keeps none",
   help = "decay of a running average of the weights, which checkpoints and prun.eval have; 0: none" }
 
 -- Defines an optimizer. `spec`: name, entries, to which ema is added; optionally op, the runtime's op if its name
--- differs, numbers, constant attributes of the op, and check(options), which returns a problem and the option that
--- causes it.
+-- differs, numbers, constant attributes of the op, settle(options), which computes them, and check(options), which
+-- returns a problem and the option that causes it.
 return setmetatable(optimizer, {
   __call = function(_, spec)
     local word = "prun." .. spec.name
-    table.insert(spec.entries, ema)
+    table.insert(spec.entries, optimizer.ema)
     schema.register(word, spec.entries)
     return schema.constructor(word, spec.entries, function(_, given)
       local site = host.site("user")
@@ -37,8 +38,8 @@ return setmetatable(optimizer, {
       local problem, option
       if spec.check then problem, option = spec.check(options) end
       if problem then host.fail(("%s: %s"):format(word, problem), host.site_of_word(site, option)) end
-      return { kind_of = "optimizer", name = spec.name, op = spec.op or spec.name, numbers = spec.numbers or {},
-               options = options, site = site }
+      return { kind_of = "optimizer", name = spec.name, op = spec.op or spec.name, site = site, options = options,
+               numbers = spec.settle and spec.settle(options) or spec.numbers or {} }
     end)
   end,
 })

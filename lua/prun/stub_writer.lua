@@ -46,6 +46,7 @@ for _, name in ipairs {
 end
 
 results["prun.adam"] = "prun.Optimizer"  -- its op is adamw
+results["prun.optimizer"] = "prun.Optimizer"
 for _, name in ipairs(host.optimizers) do results["prun." .. name] = "prun.Optimizer" end
 
 local signatures = {

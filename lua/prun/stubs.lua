@@ -161,6 +161,7 @@
 ---@field dims? integer matches only parameters of so many dims: 1 are biases and weights of norms
 ---@field lr? number factor of the learning rate (default 1)
 ---@field decay? number weight decay, in place of the optimizer's weight_decay
+---@field optimizer? prun.Optimizer an optimizer for these parameters; the curve of the last one's lr applies to its lr
 ---@class prun.init.from.options
 ---@field path string a Hugging Face folder, a checkpoint, a folder of checkpoints, whose newest is taken, or adapters of peft
 ---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
@@ -262,12 +263,30 @@
 ---@field hidden? integer size inside an expert; 0: 4 * width (default 0)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
+---@class prun.muon.options
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
+---@field momentum? number decay of the running average (default 0.95)
+---@field nesterov? boolean steps along the gradient blended with the updated average (default true)
+---@field weight_decay? number share of the parameter taken off, times lr (default 0.1)
+---@field steps? integer Newton-Schulz iterations (default 5)
+---@field coefficients? number[] a, b and c of an iteration: X = aX + (bG + cG^2)X, with G = XX' (default {3.4445, -4.775, 2.0315})
+---@field adjust? string factor of lr: sqrt(max(1, outputs / inputs)); 0.2 sqrt(max(outputs, inputs)), for rates of adamw; sqrt(outputs / inputs) (default 'original')
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 ---@class prun.one_cycle.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field rise? number part of the steps in which it rises (default 0.3)
 ---@field start? number the rate of the first step, by default lr / 25
 ---@field end_rate? number the rate of the last step, by default start / 10000
+---@class prun.optimizer.options
+---@field name string of the optimizer; checkpoints call its state after it
+---@field update fun(): any update(p, g, state, at): returns the new parameter and the new states
+---@field state? string|string[] names of the tensors kept for each parameter, zeros at first (default {})
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes: at.lr (default 0.001)
+---@field weight_decay? number at.weight_decay, by parameter group (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
 ---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, dualpipe_v, or what prun.schedule made (default '1f1b')
@@ -383,8 +402,10 @@
 ---@field metrics prun.metrics
 ---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Loss, table?): fun(options: table): prun.Model
 ---@field models prun.models
+---@field muon fun(options: prun.muon.options): prun.Optimizer
 ---@field nn prun.nn
 ---@field one_cycle fun(options: prun.one_cycle.options): prun.LearningRate
+---@field optimizer fun(options: prun.optimizer.options): prun.Optimizer
 ---@field output fun(name: string, x: prun.Tensor): prun.Tensor
 ---@field pipeline fun(options: prun.pipeline.options): prun.Strategy
 ---@field plan fun(options: prun.plan.options): prun.Plan

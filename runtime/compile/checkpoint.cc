@@ -62,11 +62,11 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
-  const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
   std::vector<StateTensor> parameters;  // parameters of one unit
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.holds(unit)) continue;
     UnitStorage& storage = state.storage[unit];
+    const std::vector<std::string> slots = optimizer_slots(state.optimizer_of(unit), state.plan.optimizer.ema > 0);
     parameters.clear();
     for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p)
       parameters.push_back(state_tensor(state, unit, p));

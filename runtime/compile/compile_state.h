@@ -93,7 +93,8 @@ struct GatherAhead {
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
 // Returns the names of the tensors that an optimizer keeps for a parameter: "adamw.m", ...; last "ema", if it has one.
-std::vector<std::string> optimizer_slots(const Optimizer& optimizer);
+// `ema`: there is a running average, too.
+std::vector<std::string> optimizer_slots(const Optimizer& optimizer, bool ema);
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
@@ -172,6 +173,11 @@ struct CompileState {
   bool holds_buffers(UnitId unit) const {
     const std::vector<ValueId>& parameters = graph.units[unit].parameters;
     return !parameters.empty() && graph.values[parameters.front()].buffer;
+  }
+  // Returns the optimizer of the unit's parameters, which all have the same.
+  const Optimizer& optimizer_of(UnitId unit) const {
+    const std::vector<ValueId>& parameters = graph.units[unit].parameters;
+    return parameters.empty() ? plan.optimizer : plan.optimizer.of(graph.values[parameters.front()]);
   }
   // Return whether this rank stores parameters of the unit, and whether it updates them.
   bool holds(UnitId unit) const { return storage[unit].here && !graph.units[unit].parameters.empty(); }

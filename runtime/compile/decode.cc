@@ -280,6 +280,8 @@ Plan generation_plan(Plan plan, const Generation& generation) {
   plan.batch_axes.clear();
   plan.optimizer.op = &ops::sgd;  // has no state
   plan.optimizer.numbers = {};
+  plan.optimizer.others.clear();
+  for (ParameterGroup& group : plan.optimizer.groups) group.optimizer = 0;
   plan.optimizer.clip = plan.optimizer.ema = 0;
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units) {

@@ -176,7 +176,7 @@ class Views {
     for (const size_t r : readers_[y]) {
       const Node& reader = *nodes_[r];
       if (folds_[r]) {
-        const auto longer = [&](Dims dims) { return chain(through(reader, dims)); };
+        const auto longer = [&](const Dims& dims) { return chain(through(reader, dims)); };
         if (!fits_matmuls(first, r, std::function<Dims(Dims)>(longer))) return false;
       }
       for (size_t k = 0; k < reader.inputs.size() && reader.op == &ops::matmul; ++k)

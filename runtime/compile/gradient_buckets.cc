@@ -1,5 +1,6 @@
-// A sharded unit's whole gradient occupies a slot of a pool of inflight + 1 until its reduce-scatter has read it. All
-// other gradients are views of one flat buffer, so that a bucket is a contiguous range and needs no copy.
+// A sharded unit's whole gradient occupies a slot of a pool of inflight + 1, or as many as a unit has parts, until its
+// reduce-scatter has read it. All other gradients are views of one flat buffer, so that a bucket is a contiguous range
+// and needs no copy.
 #include "compile/gradient_buckets.h"
 
 #include <fmt/format.h>
@@ -19,6 +20,11 @@ GradientBuckets::GradientBuckets(CompileState& state, OpEmitter& emitter, const 
     for (int i = 0; i < std::ssize(parameters); ++i)
       if (ValueId gradient = state.parameter_grad[parameters[i]]; !gradient.none()) targets_[gradient] = {unit, i};
   }
+  for (UnitId unit : state.graph.units.ids())
+    if (state.graph.units[unit].part_of.none())
+      most_parts_ = std::max<int64_t>(most_parts_, std::ranges::count_if(index.parts_of(unit), [&](UnitId part) {
+                                        return state.trains(part) && !state.storage[part].keeps_whole_gradient();
+                                      }));
   buckets_.resize(state.graph.units.size());
   scattered_.resize(state.graph.units.size());
   reduced_over_.resize(state.graph.units.size());
@@ -55,7 +61,7 @@ void GradientBuckets::open_bucket(UnitId unit, const ScheduleStep& step) {
   Bucket& bucket = buckets_[unit];
   bucket.flat = add_tensor(state_.program, emitter_.name_of(u.name + ".grads", step.microbatch), Role::reduce,
                            {state_.master_dtype(), {state_.layouts[unit].padded}}, false, action->site);
-  const int pool = emitter_.pool_of("unreduced", Role::reduce, int64_t{action->inflight} + 1);
+  const int pool = emitter_.pool_of("unreduced", Role::reduce, std::max(int64_t{action->inflight} + 1, most_parts_));
   const int slot = emitter_.claim_slot(pool, "the gradient of " + u.name, action->site, [&](int wanted) {
     for (UnitId other : buckets_.ids())
       if (!buckets_[other].reduced && buckets_[other].slot == wanted)

@@ -84,6 +84,7 @@ class GradientBuckets {
   CompileState& state_;
   OpEmitter& emitter_;
   const StepIndex& index_;
+  int64_t most_parts_ = 0;  // parts of one unit whose gradients are unreduced at once
   std::map<ValueId, Target> targets_;
   Table<UnitId, Bucket> buckets_;
   Table<UnitId, Scattered> scattered_;

@@ -32,9 +32,12 @@ void OptimizerStep::run() {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.offload)
       update_offloaded(unit, clip, unit == units.back());
+    else if (state_.optimizer_of(unit).op->optimizer->direction != nullptr)
+      update_by_matrix(unit, clip);
     else
       update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
+  while (!groups_.empty()) finish_group(groups_.begin()->first, clip);
 }
 
 // Without a norm to wait for, the first updates overlap with the last reductions. The units whose gradients come last
@@ -165,14 +168,14 @@ void OptimizerStep::follow(UnitId unit, TensorId parameters, TensorId average) {
 // Updates a unit or a piece of it. The same op writes parameters in the compute dtype if the device has such an op;
 // otherwise a cast follows.
 void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
-  const Optimizer& optimizer = state_.plan.optimizer;
+  const Optimizer& optimizer = state_.optimizer_of(unit);
   const auto& wants = state_.options.fuses;
   const OpDef* const with_cast = optimizer.op->optimizer->with_cast;
   const bool has_compute = !what.compute.none(),
              casts = has_compute && with_cast != nullptr && wants && wants(with_cast->name);
   Op op =
       make_op(casts ? *with_cast : *optimizer.op, {what.grad, what.master}, {what.master}, Phase::step, optimizer.site);
-  const size_t own = what.states.size() - (optimizer.ema > 0 ? 1 : 0);
+  const size_t own = what.states.size() - (state_.plan.optimizer.ema > 0 ? 1 : 0);
   for (size_t i = 0; i < own; ++i) op.reads.push_back(what.states[i]), op.writes.push_back(what.states[i]);
   if (!clip.none()) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
@@ -180,9 +183,14 @@ void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
   set_update_settings(state_, unit, what.first, state_.program.tensors[what.master].count(), op.attrs);
   op.unit = state_.unit_name(unit);
   emitter_.compute(std::move(op));
-  if (optimizer.ema > 0) follow(unit, what.master, what.states.back());
-  if (!has_compute || casts) return;
-  Op cast = make_cast(state_.program, what.master, what.compute, Phase::step, optimizer.site);
+  finish(unit, what, casts);
+}
+
+// Emits what follows an update: the running average, and the copy in the compute dtype unless the update `casts`.
+void OptimizerStep::finish(UnitId unit, const Updated& what, bool casts) {
+  if (state_.plan.optimizer.ema > 0) follow(unit, what.master, what.states.back());
+  if (what.compute.none() || casts) return;
+  Op cast = make_cast(state_.program, what.master, what.compute, Phase::step, state_.optimizer_of(unit).site);
   cast.unit = state_.unit_name(unit);
   emitter_.compute(std::move(cast));
 }

@@ -9,6 +9,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
+#include "compile/matrix_split.h"
 #include "ir/ops.h"
 #include "ir/split_axes.h"
 
@@ -33,12 +34,12 @@ UnitLayout layout_of(const CompileState& state, const Unit& unit) {
 
 }  // namespace
 
-std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
+std::vector<std::string> optimizer_slots(const Optimizer& optimizer, bool ema) {
   std::vector<std::string> slots;
   const OptimizerTraits& traits = *optimizer.op->optimizer;
   if (traits.slots_if.empty() || optimizer.numbers.number(std::string(traits.slots_if)) != 0)
-    for (std::string_view slot : traits.slots) slots.push_back(fmt::format("{}.{}", optimizer.op->name, slot));
-  if (optimizer.ema > 0) slots.emplace_back(ops::ema.name);
+    for (const std::string& slot : optimizer.slots) slots.push_back(fmt::format("{}.{}", optimizer.name, slot));
+  if (ema) slots.emplace_back(ops::ema.name);
   return slots;
 }
 
@@ -122,11 +123,29 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
   return false;
 }
 
+// Returns a name of the optimizer with this number that no other has: "adamw", "adamw2".
+std::string part_name(const Optimizer& optimizer, int number) {
+  const std::string& name = optimizer.others[number - 1].name;
+  const auto alike = std::count_if(optimizer.others.begin(), optimizer.others.begin() + number,
+                                   [&](const Optimizer& other) { return other.name == name; });
+  return alike > 1 ? fmt::format("{}{}", name, alike) : name;
+}
+
+// Returns how the ranks divide the parameter's matrices if its optimizer updates whole matrices: "", ".tp", ".by_ep",
+// ".by_ep.tp".
+std::string parts_of_matrices(const CompileState& state, const Value& value) {
+  if (value.frozen || state.plan.optimizer.of(value).op->optimizer->direction == nullptr) return "";
+  MatrixSplit split = matrix_split(value);
+  std::ranges::replace(split.apart, ',', '_');
+  return (split.apart.empty() ? "" : ".by_" + split.apart) + (split.joined.empty() ? "" : "." + split.joined);
+}
+
 // Moves parameters that need other storage than the rest of their unit to a unit without calls: those too small to
-// shard, those split over an axis that divides the data (experts), frozen ones and buffers.
+// shard, those split over an axis that divides the data (experts), frozen ones, buffers and those of another optimizer.
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
-  using Kept = std::tuple<bool, bool, bool, bool>;  // frozen, buffer, whole, by experts
+  // frozen, buffer, whole, by experts, optimizer, parts of matrices
+  using Kept = std::tuple<bool, bool, bool, bool, int, std::string>;
   std::map<std::pair<UnitId, Kept>, UnitId> parts;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
     const StrategyUnit* sharding = state.strategies.of(graph.units[u]).sharding();
@@ -137,18 +156,22 @@ void separate_parts(CompileState& state) {
           sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
       const std::string axis = SplitAxes(value.split_axis).outer();
       const bool experts = !axis.empty() && state.strategies.splits_data(axis);
-      groups[{value.frozen, value.buffer, small && !value.buffer, experts}].push_back(parameter);
+      const int optimizer = value.frozen ? 0 : state.plan.optimizer.settings_of(value).optimizer;
+      groups[{value.frozen, value.buffer, small && !value.buffer, experts, optimizer, parts_of_matrices(state, value)}]
+          .push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
     graph.units[u].parameters = keep->second;
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
-      const auto [frozen, buffer, small, experts] = group->first;
+      const auto& [frozen, buffer, small, experts, optimizer, matrices] = group->first;
       part.name += std::string(buffer   ? ".buffers"
                                : frozen ? ".frozen"
                                         : "") +
                    (experts ? ".experts" : "") + (small ? ".small" : "");
+      if (optimizer > 0) part.name += "." + part_name(state.plan.optimizer, optimizer);
+      part.name += matrices;
       if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
       if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins separate alike
@@ -206,7 +229,10 @@ Offload place_offloaded(CompileState& state) {
                                    "ranks' weights of '{}' differ between steps: take one of the two out",
                                    unit.name),
                        state.plan.optimizer.site);
-    if (storage.offload && !low && optimizer_slots(state.plan.optimizer).empty())
+    if (storage.offload && state.optimizer_of(u).op->optimizer->direction != nullptr)
+      throw plan_error("the state of prun.muon cannot be offloaded: its updates need whole matrices",
+                       storage.offload->offload_site);
+    if (storage.offload && !low && optimizer_slots(state.optimizer_of(u), state.plan.optimizer.ema > 0).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
                        state.plan.optimizer.site);
     synced = synced || (!storage.sharded && state.strategies.of(unit).synchronizes);
@@ -238,6 +264,30 @@ TensorId add_state(Program& program, const std::string& name, Role role, TensorT
   return tensor;
 }
 
+// Returns the names of the state of all optimizers of the plan, each once.
+std::vector<std::string> all_slots(const Optimizer& optimizer) {
+  std::vector<std::string> slots = optimizer_slots(optimizer, false);
+  for (const Optimizer& other : optimizer.others)
+    for (const std::string& slot : optimizer_slots(other, false))
+      if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
+  if (optimizer.ema > 0) slots.emplace_back(ops::ema.name);
+  return slots;
+}
+
+// Returns the units in the order in which backward completes their gradients. The parts of a unit with several
+// optimizers follow it, so that their gradients are neighbors in a bucket.
+std::vector<UnitId> order_of_gradients(const Graph& graph, bool parts_follow) {
+  std::vector<UnitId> order;
+  for (size_t u = graph.units.size(); u-- > 0;) {
+    if (!parts_follow) order.push_back(u);
+    if (!parts_follow || !graph.units[u].part_of.none()) continue;
+    order.push_back(u);
+    for (const UnitId part : graph.units.ids())
+      if (graph.units[part].part_of == UnitId(u)) order.push_back(part);
+  }
+  return order;
+}
+
 // Sets which units this rank stores, and the elements of each and of its shard.
 void lay_out_units(CompileState& state) {
   const Graph& graph = state.graph;
@@ -264,11 +314,19 @@ void place_units(CompileState& state) {
   const Graph& graph = state.graph;
   int64_t flat = 0, flat_frozen = 0, flat_buffers = 0;
   lay_out_units(state);
-  for (size_t u = graph.units.size(); u-- > 0;) {
+  std::map<std::string, int64_t> slot_sizes;           // elements of the flat vector of a name of optimizer state
+  std::map<UnitId, std::vector<int64_t>> slot_starts;  // first elements of a unit's state in these vectors
+  const auto slots_of = [&](UnitId u) { return optimizer_slots(state.optimizer_of(u), state.plan.optimizer.ema > 0); };
+  for (const UnitId u : order_of_gradients(graph, !state.plan.optimizer.others.empty())) {
     if (state.storage[u].sharded || !state.storage[u].here) continue;
     int64_t& next = state.holds_buffers(u) ? flat_buffers : state.is_frozen(u) ? flat_frozen : flat;
     state.storage[u].bucket_start = next;
     next += state.layouts[u].padded;
+    if (state.is_frozen(u)) continue;
+    for (const std::string& slot : slots_of(u)) {
+      slot_starts[u].push_back(slot_sizes[slot]);
+      slot_sizes[slot] += state.layouts[u].padded;
+    }
   }
   const bool trains = !state.options.generation;
   Dtype master = state.master_dtype();
@@ -276,7 +334,7 @@ void place_units(CompileState& state) {
   const Offload offload = place_offloaded(state);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
   TensorId params, grads, low, frozen, buffers;
-  std::vector<TensorId> slots;
+  std::map<std::string, TensorId> slots;
   // Only the optimizer needs the master's dtype.
   if (flat_frozen > 0)
     frozen = add_tensor(program, "frozen", Role::frozen, {state.plan.param_dtype, {flat_frozen}}, true, site);
@@ -288,8 +346,10 @@ void place_units(CompileState& state) {
       low = add_tensor(program, "params." + std::string(dtype_name(state.plan.param_dtype)), Role::param,
                        {state.plan.param_dtype, {flat}}, true, site);
     if (trains) grads = state.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
-    for (const std::string& slot : optimizer_slots(state.plan.optimizer))
-      slots.push_back(add_state(program, slot, Role::optimizer, {master, {flat}}, space(offload.shared_state), site));
+    for (const std::string& slot : all_slots(state.plan.optimizer))
+      if (const auto size = slot_sizes.find(slot); size != slot_sizes.end() && size->second > 0)
+        slots[slot] =
+            add_state(program, slot, Role::optimizer, {master, {size->second}}, space(offload.shared_state), site);
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitStorage& storage = state.storage[u];
@@ -321,10 +381,11 @@ void place_units(CompileState& state) {
     if (storage.sharded && (storage.master_offloaded || (alone && state.plan.param_dtype != master)))
       storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)),
                                    Role::param, {state.plan.param_dtype, shape}, true, site);
-    std::vector<std::string> kinds = optimizer_slots(state.plan.optimizer);
+    const std::vector<std::string> kinds = slots_of(u);
     for (size_t i = 0; i < kinds.size(); ++i)
       storage.optimizer.push_back(storage.sharded ? own(kinds[i], Role::optimizer, storage.offload != nullptr)
-                                                  : view(kinds[i], slots[i]));
+                                                  : add_view(program, fmt::format("{}.{}", name, kinds[i]),
+                                                             slots.at(kinds[i]), slot_starts.at(u)[i], shape));
   }
 }
 

@@ -83,6 +83,11 @@ struct OptimizerTraits {
   std::string_view slots_if = {};            // the number that is 0 if there is no state; "" = always state
   const OpDef* with_cast = nullptr;          // the op that also writes a copy in the compute dtype, its last write
   bool casts = false;                        // this op is such a variant
+  bool programmed = false;                   // the plan defines its state and its update (Optimizer::slots)
+  // The op that computes a direction from gradient and state; then this op applies an update that other ops compute
+  // from the directions of whole matrices, and reads neither.
+  const OpDef* direction = nullptr;
+  bool directs = false;  // this op is such a one: its first write is the direction instead of the parameters
 };
 
 // Side of a message. One-sided: the receiver offers a buffer (signal), the sender puts, the receiver waits.

@@ -5,6 +5,7 @@
 
 #include "ir/ops.h"
 #include "ir/plan_values.h"
+#include "prun/sdk/update_program.h"
 
 namespace prun::plan_document {
 
@@ -33,16 +34,32 @@ static LearningRate read_learning_rate(const Field& optimizer) {
 
 static void read(const Field& field, ParameterGroup& group) {
   field.need("match", group.match, "lr", group.lr, "decay", group.weight_decay);
+  field.may("optimizer", group.optimizer);
   if (group.lr < 0 || group.weight_decay < 0) field.fail("of lr and decay from 0");
+}
+
+// Reads the program of an optimizer that the plan defines, and the names of its state.
+static void read_program(const Field& field, Optimizer& optimizer) {
+  std::vector<int64_t> results;
+  field.need("name", optimizer.name, "results", results);
+  field.may("slots", optimizer.slots);
+  const std::string program = field.at("program").text();
+  if (!sdk::parse_update(program, static_cast<int>(optimizer.slots.size()) + 2, results))
+    field.at("program").fail("a program of functions of elements");
+  optimizer.numbers.set("program", program);
+  optimizer.numbers.set("results", results);
 }
 
 Optimizer read_optimizer(const Field& field) {
   Optimizer optimizer;
   std::vector<std::string> kinds;
   for (const OpDef* op : all_ops())
-    if (op->optimizer != nullptr && !op->optimizer->casts) kinds.emplace_back(op->name);
+    if (op->optimizer != nullptr && !op->optimizer->casts && !op->optimizer->directs) kinds.emplace_back(op->name);
   optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
   optimizer.lr = read_learning_rate(field);
+  optimizer.name = optimizer.op->name;
+  optimizer.slots.assign(optimizer.op->optimizer->slots.begin(), optimizer.op->optimizer->slots.end());
+  if (optimizer.op->optimizer->programmed) read_program(field, optimizer);
   std::vector<double> betas;
   field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, ops::ema.name.data(), optimizer.ema,
             "betas", betas, "groups", optimizer.groups, "site", optimizer.site);
@@ -53,6 +70,17 @@ Optimizer read_optimizer(const Field& field) {
                                                               : number.usual;
     field.may(number.name.data(), value);
     if (value != 0 || number.usual != 0) optimizer.numbers.set(std::string(number.name), value);
+  }
+  if (field.has("others"))
+    field.at("others").each([&](const Field& other) {
+      optimizer.others.push_back(read_optimizer(other));
+      if (!optimizer.others.back().groups.empty() || !optimizer.others.back().others.empty()) other.fail("no groups");
+    });
+  // The learning rate of a group's optimizer is a factor of the plan's.
+  const double peak = optimizer.lr.peak();
+  for (ParameterGroup& group : optimizer.groups) {
+    if (group.optimizer < 0 || group.optimizer > std::ssize(optimizer.others)) field.at("groups").fail("of optimizers");
+    if (group.optimizer > 0 && peak > 0) group.lr *= optimizer.others[group.optimizer - 1].lr.last / peak;
   }
   if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
     field.fail("of lr, weight_decay and clip from 0");

@@ -124,19 +124,28 @@ struct ParameterGroup {
   std::string match;  // what it matches, as messages show it: "*.bias", "1 dim"
   double lr = 1;      // factor of the learning rate
   double weight_decay = 0;
+  int optimizer = 0;  // its own, number in Optimizer::others from 1; 0 = the plan's
 };
 
 struct Optimizer {
   const OpDef* op = nullptr;
   LearningRate lr;
-  Attrs numbers;  // attributes that OptimizerTraits names
+  Attrs numbers;                   // attributes that OptimizerTraits names; of a programmed optimizer its program
+  std::string name;                // prefix of the names of its state
+  std::vector<std::string> slots;  // names of the state tensors of each parameter
   double weight_decay = 0, clip = 0;
   double ema = 0;  // decay of a running average of the parameters; 0 = none
   std::vector<ParameterGroup> groups;
+  std::vector<Optimizer> others;  // of groups with their own; without groups, clip and ema
   Site site;
   // Returns the settings of a parameter.
   ParameterGroup settings_of(const Value& parameter) const {
     return parameter.group > 0 ? groups[parameter.group - 1] : ParameterGroup{"", 1, weight_decay};
+  }
+  // Returns the optimizer of a parameter.
+  const Optimizer& of(const Value& parameter) const {
+    const int number = settings_of(parameter).optimizer;
+    return number > 0 ? others[number - 1] : *this;
   }
 };
 

@@ -148,8 +148,17 @@ class Fit {
   std::map<std::string_view, int64_t> sizes_;
 };
 
+// Operands: updates of whole matrices, param, clip?; the write has the parameters' size.
+std::string applied_problem(const Types& reads, const Types& writes) {
+  std::string problem = too_few(reads, writes, 2, 1);
+  if (problem.empty()) problem = same_count(reads[1], writes[0]);
+  if (problem.empty() && reads.size() > 2) problem = has_count(reads.back(), 1);
+  return problem;
+}
+
 // Operands: grad, param, states, clip?; every write, including a copy, has the parameters' size.
 std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads, const Types& writes) {
+  if (traits.direction != nullptr) return applied_problem(reads, writes);
   const size_t casts = traits.casts ? 1 : 0, least = traits.slots_if.empty() ? traits.slots.size() : 0;
   std::string problem = too_few(reads, writes, 2 + least, 1 + least + casts);
   if (!problem.empty()) return problem;

@@ -201,6 +201,8 @@ void set_conditions(Plan& plan) {
   // The clip bound is small enough to clip; Adam's eps is large enough that an update depends on the gradient's size.
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);
   if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);
+  for (Optimizer& other : plan.optimizer.others)
+    if (other.numbers.has("eps")) other.numbers.set("eps", 1e-2);
   for (Value& value : plan.graph.values)
     if (value.kind == ValueKind::parameter && !value.buffer && value.init.kind != "normal")  // a variance is positive
       value.init = {"uniform", 0.5};

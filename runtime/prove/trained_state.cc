@@ -37,13 +37,12 @@ const std::byte* bytes_of(const Program& program, const std::vector<VirtualBuffe
   return buffers[at].bytes.data() + tensor.byte_offset;
 }
 
-// Returns whether it is the name of a tensor that an optimizer keeps for a unit: "adamw.m", "ema".
-bool is_slot(std::string_view name) {
-  return name == ops::ema.name || std::ranges::any_of(all_ops(), [&](const OpDef* op) {
-           return op->optimizer != nullptr && std::ranges::any_of(op->optimizer->slots, [&](std::string_view slot) {
-                    return name == fmt::format("{}.{}", op->name, slot);
-                  });
-         });
+// Returns whether an optimizer keeps the tensor for a unit under this name: "adamw.m", "ema".
+bool is_slot(const Program& program, TensorId tensor, const std::string& name) {
+  const std::string prefix = kOptimizerState + name + ".";
+  return std::ranges::any_of(program.state, [&](const StateTensor& state) {
+    return state.tensor == tensor && state.name.starts_with(prefix);
+  });
 }
 
 template <class F>
@@ -59,13 +58,15 @@ std::vector<StateKind> state_kinds(const Job& job) {
   std::vector<StateKind> kinds = {{std::string(kGradients), "grads", "grad_shard"}};
   for (const Program& program : job.classes)
     each_init(program, [&](const Op& init) {
-      for (const Tensor& tensor : program.tensors) {
+      for (const TensorId id : program.tensors.ids()) {
+        const Tensor& tensor = program.tensors[id];
         const std::string_view name = tensor.name;
         if (program.buffers[tensor.buffer].role != Role::optimizer || !program.buffers[tensor.buffer].persistent ||
             !name.starts_with(init.unit + "."))
           continue;
         const std::string slot(name.substr(init.unit.size() + 1));
-        if (is_slot(slot) && std::ranges::none_of(kinds, [&](const StateKind& k) { return k.name == slot; }))
+        if (is_slot(program, id, slot) &&
+            std::ranges::none_of(kinds, [&](const StateKind& k) { return k.name == slot; }))
           kinds.push_back({slot, slot, slot});
       }
     });

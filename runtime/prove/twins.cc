@@ -39,6 +39,8 @@ std::optional<Twins> make_twins(const Plan& plan, const TwinOptions& options, st
           if (!options.sgd) continue;
           each->optimizer.op = &ops::sgd;
           each->optimizer.numbers = {};
+          each->optimizer.others.clear();
+          for (ParameterGroup& group : each->optimizer.groups) group.optimizer = 0;
           each->optimizer.clip = 0;
         }
         twins.small_job = compile_widened(twins.small, options.fuses, options.vocabulary_multiple);

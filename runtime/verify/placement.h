@@ -165,6 +165,10 @@ class PlacementFlow {
   void check_pieces(const OpContext& context);
   void exchange(OpContext& context, size_t axis);
   void gather(OpContext& context, size_t axis);
+  // placement_orthogonal.cc: Muon's ops, which find matrices in flat vectors by their attributes.
+  void gather_parameters(OpContext& context, size_t axis);
+  void orthogonalize(OpContext& context);
+  void apply_update(OpContext& context);
   void reduce_scatter(OpContext& context, size_t axis);
   void scatter_shard(OpContext& context, size_t axis);
   void elementwise(OpContext& context, AxisRule rule);

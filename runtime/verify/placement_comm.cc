@@ -176,6 +176,7 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
   const Segments& reads = context.reads[0];
   if (reads.empty()) return;
+  if (context.op.attrs.has("by_parameter")) return gather_parameters(context, axis);
   const TensorPlacement first = reads.front().state.placement;
   const bool one =
       std::all_of(reads.begin(), reads.end(), [&](const Segment& s) { return s.state.placement == first; });

@@ -105,6 +105,8 @@ constexpr Row kElementwise[] = {{&ops::add, linear_elementwise},
                                 {&ops::sgd_cast, optimizer},
                                 {&ops::adamw_cast, optimizer},
                                 {&ops::lion, optimizer},
+                                {&ops::pointwise_update, optimizer},
+                                {&ops::muon_momentum, optimizer},
                                 {&ops::ema, nonlinear_elementwise}};
 
 constexpr Row kRows[] = {
@@ -211,6 +213,7 @@ AxisRule find(std::span<const Row> rows, const OpDef& op) {
 constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter,
                                            &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
                                            &ops::signal,     &ops::wait_signal};
+constexpr const OpDef* kOfMatrices[] = {&ops::orthogonalize, &ops::muon};  // placement_orthogonal.cc
 constexpr const OpDef* kNotFollowed[] = {
     &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,
     &ops::all_gather_v,   &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
@@ -226,7 +229,8 @@ AxisRule find_elementwise_rule(const OpDef& op) { return rules::find(rules::kEle
 bool has_placement_rule(const OpDef& op) {
   const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), &op) != std::end(list); };
   return find_axis_rule(op) != nullptr || find_elementwise_rule(op) != nullptr ||
-         find_source_placement(op) != nullptr || in(rules::kCommunication) || in(rules::kNotFollowed);
+         find_source_placement(op) != nullptr || in(rules::kCommunication) || in(rules::kOfMatrices) ||
+         in(rules::kNotFollowed);
 }
 
 }  // namespace prun::verify

@@ -27,6 +27,7 @@ void update(OpContext& context) {
       break;
     }
   }
+  if (context.op.def->optimizer->directs) return;
   for (const size_t w : {size_t{0}, updated_by(context.op)}) {  // the parameters and their cast copy
     if (w == context.writes.size()) continue;
     for (Segment& segment : context.writes[w]) segment.state.params = ParamVersion::after_update;
@@ -49,7 +50,7 @@ void check_norm(const OpContext& context) {
   const bool clips = context.op.reads.size() > updated_by(context.op) + 1;
   if (context.body.program->schedule.most_skips > 0 && !(clips && is_told_to_skip(context)))
     context.report("norm of gradients", "updates parameters also where gradients are not finite", ValueState());
-  if (!clips) return;
+  if (!clips || applies_directions(context.op)) return;
   const Segments& grads = context.reads[0];
   const bool any = std::any_of(grads.begin(), grads.end(), [](const Segment& s) { return s.state.norms > 0; });
   for (const Segment& segment : grads) {
@@ -148,7 +149,8 @@ void follow_updates(OpContext& context) {
   if (context.body.is_step) check_model_buffers(context);
   if (is_optimizer(context.op)) {
     check_norm(context);
-    check_update_settings(context);
+    if (!context.op.def->optimizer->directs) check_update_settings(context);
+    if (applies_directions(context.op)) check_matrices(context);
     return update(context);
   }
   ParamVersion oldest = ParamVersion::none;

@@ -102,6 +102,11 @@ class Values : private WalkPolicy {
 void check_reads(const OpContext& context);
 // update_settings.cc: requires that an optimizer op updates each parameter with its group's settings.
 void check_update_settings(const OpContext& context);
+// matrices.cc: requires that the op applies to each matrix the update that is computed from its direction.
+void check_matrices(const OpContext& context);
+// Returns the number of dims before the rows of the matrix from element `start` on of a vector that `orthogonal` reads:
+// 1 for matrices of experts, otherwise 0.
+int dims_before_matrix(const BodyView& body, const Op& orthogonal, size_t read, int64_t start);
 // updates.cc: requires one update per parameter, refreshed copies, and reads before the update. Sets the parameter
 // versions of the writes.
 void follow_updates(OpContext& context);

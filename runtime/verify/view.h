@@ -130,10 +130,16 @@ bool is_state(const Buffer& buffer);
 // Returns whether the op only inspects values; its output is no result of the step.
 inline bool is_check(const Op& op) { return op.def->role == OpRole::check && op.def->op_class == OpClass::compute; }
 inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimizer; }
+// Returns whether the op applies updates that other ops compute from gradients.
+inline bool applies_directions(const Op& op) { return is_optimizer(op) && op.def->optimizer->direction != nullptr; }
+// Returns whether the op finds matrices in flat vectors by its attributes, as Muon's do.
+inline bool finds_matrices(const Op& op) { return op.is(ops::orthogonalize) || applies_directions(op); }
 // Returns whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
 inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
 // Returns the number of tensors that an optimizer updates: the parameters, then their state.
-inline size_t updated_by(const Op& op) { return op.writes.size() - (op.def->optimizer->casts ? 1 : 0); }
+inline size_t updated_by(const Op& op) {
+  return op.writes.size() - (op.def->optimizer->casts ? 1 : 0) - (op.attrs.has("workspace") ? 1 : 0);
+}
 
 // Returns the collectives of each lane of a body that have partners, in the order of issue.
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);

@@ -18,6 +18,27 @@ const Attrs kAhead = make_attrs({{"momentum", 0.9}, {"nesterov", 1.0}, {"weight_
 const Attrs kSlow = make_attrs({{"beta1", 0.99999}, {"beta2", 0.9999999}, {"eps", 1e-8}, {"weight_decay", 0.1}});
 const Attrs kSigns = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
 
+// Returns an update of a plan's own; results: the instructions that compute the parameter and the states.
+Attrs update(const char* program, Counts results) {
+  return make_attrs({{"program", program}, {"results", std::move(results)}, {"weight_decay", 0.1}});
+}
+// AdamW. x2 and x3: the averages, x4 to x6: learning rate, weight decay, number of the update.
+const Attrs kOwnAdamw = update(
+    "mul 0.9 x2; mul 0.1 x0; add r0 r1; mul 0.95 x3; mul 0.05 x0; mul r4 x0; add r3 r5; pow 0.9 x6; sub 1 r7; "
+    "div r2 r8; pow 0.95 x6; sub 1 r10; div r6 r11; sqrt r12; add r13 1e-8; div r9 r14; mul x4 r15; mul x4 x5; "
+    "sub 1 r17; mul x1 r18; sub r19 r16",
+    {20, 2, 6});
+const Attrs kOwnSgd = update("mul x4 x0; sub x1 r0", {1});
+const Attrs kExchange = update("mul x1 1; add x2 x0", {1, 0});  // the state receives the old parameter
+
+void add_own_updates(Family& f) {
+  f.add("pointwise_update", {"pointwise_update grad param m v > param m v", kOwnAdamw}, 4e-6);
+  f.add("pointwise_update, clipped", {"pointwise_update grad param m v clip > param m v", kOwnAdamw}, 4e-6);
+  f.add("pointwise_update without state", {"pointwise_update grad param clip > param", kOwnSgd});
+  f.add("pointwise_update that exchanges", {"pointwise_update grad param m > param m", kExchange});
+  f.add("pointwise_update that skips", {"pointwise_update grad param m v skip > param m v", kOwnAdamw});
+}
+
 void add_updates(Family& f) {
   f.add("adamw", {"adamw grad param m v > param m v", adamw()}, 2e-6);
   f.add("adamw clipped", {"adamw grad param m v clip > param m v", adamw()}, 2e-6);
@@ -66,6 +87,8 @@ void add_updates_of_groups(Family& f, int64_t n) {
     add("sgd of pieces", "sgd grad param > param", kPlain);
     add("sgd with momentum, of pieces", "sgd grad param m clip > param m", kHeavy);
     add("lion of pieces", "lion grad param m > param m", kSigns);
+    add("pointwise_update of pieces", "pointwise_update grad param m > param m",
+        update("mul x4 x0; mul x5 x1; sub x1 r0; sub r2 r1; add x2 x6", {3, 4}));
   }
 }
 
@@ -100,6 +123,52 @@ void add_norms(Family& f, int64_t n) {
           {{"scale grad > far", make_attrs({{"factor", size}})}});
   pieces.set("axis", "dp");
   f.add("norm2 of weighted pieces of a shard", {"norm2 grad > norm", pieces});
+}
+
+// Muon's ops: wide, tall and joined matrices in vectors with gaps, of several owners.
+void add_muon(std::vector<Case>& out) {
+  Family f(out, {{"grad m direction", {F32, {5000}}},
+                 {"param", {T, {5000}}},
+                 {"joined", {F32, {2, 2500}}},
+                 {"chunk", {F32, {9000}}},
+                 {"clip", {F32, {}, 0.5, 0.6}},
+                 {"skip", {F32, {}, -1, -1}}});
+  const Attrs ahead = make_attrs({{"momentum", 0.95}, {"nesterov", 1.0}}),
+              behind = make_attrs({{"momentum", 0.9}, {"nesterov", 0.0}});
+  f.add("muon_momentum", {"muon_momentum grad param m > direction m", ahead});
+  f.add("muon_momentum without Nesterov, clipped", {"muon_momentum grad param m clip > direction m", behind});
+  f.add("muon_momentum that skips", {"muon_momentum grad param m skip > direction m", ahead});
+  Attrs iterations = make_attrs({{"steps", 5.0}, {"a", 3.4445}, {"b", -4.775}, {"c", 2.0315}, {"norm_eps", 1e-7}});
+  const auto matrices = [&](Counts of, Counts starts, Counts rows, Counts columns, Counts joined, Counts owners) {
+    Counts offsets;
+    int64_t next = 0;
+    for (size_t i = 0; i < rows.size(); ++i)
+      offsets.push_back(next), next += rows[i] * columns[i] * (joined[i] > 0 ? 2 : 1) + 8;
+    Attrs attrs = iterations;
+    attrs.set("of", std::move(of)), attrs.set("starts", std::move(starts)), attrs.set("rows", std::move(rows));
+    attrs.set("columns", std::move(columns)), attrs.set("joined", std::move(joined));
+    attrs.set("owners", std::move(owners)), attrs.set("offsets", std::move(offsets)), attrs.set("axes", "dp");
+    return attrs;
+  };
+  for (const int64_t owner : {0, 1, 2}) {
+    f.add("orthogonalize",
+          {"orthogonalize direction > chunk",
+           matrices({0, 0, 0}, {8, 2100, 4100}, {20, 100, 1}, {100, 20, 30}, {0, 0, 0}, {0, owner, 2})},
+          1e-4);
+    f.add("orthogonalize joined matrices",
+          {"orthogonalize joined direction > chunk",
+           matrices({0, 0, 1}, {0, 1040, 32}, {8, 50, 10}, {130, 16, 90}, {1, 2, 0}, {owner, 1, owner})},
+          1e-4);
+  }
+  for (const char* axis : {"", "dp"}) {
+    Attrs apply = make_attrs({{"weight_decay", 0.1}, {"lr_factor", 0.5}, {"joined_axis", "dp"}, {"axis", axis}});
+    apply.set("shard", int64_t{500}), apply.set("matrix_starts", Counts{0, 320, 2000, 4000});
+    apply.set("matrix_counts", Counts{300, 1000, 1500, 1000}), apply.set("matrix_places", Counts{4000, 0, 100, 3000});
+    apply.set("matrix_scales", Numbers{1, 2, 0.5, 1});
+    f.add("muon", {"muon chunk param > param", apply});
+    f.add("muon, clipped", {"muon chunk param clip > param", apply});
+    f.add("muon that skips", {"muon chunk param skip > param", apply});
+  }
 }
 
 void add_large_norms(std::vector<Case>& out) {
@@ -164,6 +233,7 @@ std::vector<Case> training_cases() {
                    {"far", {F32, {n}}},
                    {"norm", {F64, {}}}});
     add_updates(f);
+    add_own_updates(f);
     add_casting_updates(f, out);
     add_norms(f, n);
   }
@@ -172,6 +242,7 @@ std::vector<Case> training_cases() {
              {{"grad m", {F32, {n}}}, {"param", {T, {n}}}, {"v", {F32, {n}, 0.01, 1}}, {"clip", {F32, {}, 0.5, 0.6}}});
     add_updates_of_groups(f, n);
   }
+  add_muon(out);
   add_large_norms(out);
   add_clipping(out);
   add_finite_checks(out);

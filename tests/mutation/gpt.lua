@@ -33,7 +33,28 @@ for name in arg.strategy:gmatch "[^+]+" do
   if name ~= "single" then strategies[#strategies + 1] = make[name]() end
 end
 
-local optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip }
+-- Returns SGD with momentum as an optimizer of the plan's own.
+local function own(opt)
+  return prun.optimizer {
+    name = "own", lr = opt.lr, clip = opt.clip, state = { "m" },
+    update = function(p, g, state, at)
+      local m = 0.9 * state.m + g
+      return p - at.lr * (m + at.weight_decay * p), { m = m }
+    end,
+  }
+end
+
+-- Muon for the matrices of blocks.
+local function muon(opt)
+  return prun.groups {
+    { match = "embed*|head*", optimizer = prun.adamw { lr = opt.lr } },
+    { dims = 1, optimizer = prun.adamw { lr = 0.1 * opt.lr } },
+    prun.muon { lr = opt.lr, clip = opt.clip },
+  }
+end
+
+local makers = { own = own, muon = muon }
+local optimizer = (makers[arg.optimizer] or prun[arg.optimizer]) { lr = arg.lr, clip = arg.clip }
 if arg.groups then
   optimizer = prun.groups {
     { match = "*.bias|*.ln*", decay = 0 }, { match = "*.up.weight|embed*", lr = 0.1, decay = 0.5 }, optimizer,

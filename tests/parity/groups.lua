@@ -1,10 +1,10 @@
--- A small GPT whose optimizer has no groups, groups with the optimizer's own settings, or groups of their own; its
--- first layers may be frozen. groups_test.py compares them.
+-- A small GPT whose optimizer has no groups, groups with the optimizer's own settings, groups of their own, or Muon for
+-- the matrices of its blocks; its first layers may be frozen. groups_test.py and optimizers_test.py compare them.
 
 local prun = require "prun"
 
 local arg = prun.args {
-  groups = { "none", "none, equal or own", choices = { "none", "equal", "own" } },
+  groups = { "none", "none, equal, own or muon", choices = { "none", "equal", "own", "muon" } },
   strategy = "single", dtype = "f32", steps = 4, frozen = "", from = "", layers = 2, width = 48, lr = 1e-3,
 }
 
@@ -15,6 +15,12 @@ elseif arg.groups == "own" then
   optimizer = prun.groups {
     { match = "*.bias|*.ln*", decay = 0 }, { match = "*.up.weight", lr = 0.1, decay = 2 }, { dims = 1 },
     { match = "embed*", lr = 20 }, optimizer,
+  }
+elseif arg.groups == "muon" then
+  optimizer = prun.groups {
+    { match = "embed*|head*", optimizer = prun.adamw { lr = arg.lr } },
+    { dims = 1, decay = 0, optimizer = prun.adamw { lr = arg.lr } },
+    prun.muon { lr = 10 * arg.lr, clip = 0.5 },
   }
 end
 

@@ -25,6 +25,7 @@ local arg = prun.args {
   experts = 4, choices = 2,
   loss = { "mse", "mlp: mean does not read the targets" },
   optimizer = "sgd", lr = 0.1, clip = 0.0,
+  adjust = "original",
   groups = { false, "the optimizer has groups of parameters" },
   frozen = { "", "parameters that are not trained" },
   lora = { "", "layers with adapters" }, train = { "", "parameters that are trained besides" }, adapter_dropout = 0.0,
@@ -105,8 +106,33 @@ add(arg.recompute ~= "", function()
   return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil, whole = arg.again }
 end)
 
+-- Adam whose second average sees the parameter.
+local function own(opt)
+  return prun.optimizer {
+    name = "own", lr = opt.lr, clip = opt.clip, weight_decay = opt.weight_decay, state = { "m", "v" },
+    update = function(p, g, state, at)
+      local m = 0.9 * state.m + 0.1 * g
+      local v = 0.95 * state.v + 0.05 * (g + at.weight_decay * p) ^ 2
+      local step = m / (1 - 0.9 ^ at.t) / (prun.nn.sqrt(v) + 1e-3)
+      return p - at.lr * (step + at.weight_decay * p), { m = m, v = v }
+    end,
+  }
+end
+
+-- Matrices of the blocks by Muon, all else by AdamW.
+local function muon(opt)
+  return prun.groups {
+    { match = "embed*|head*|*logits*", decay = 0.1, optimizer = prun.adamw { lr = 0.3 * opt.lr } },
+    { dims = 1, optimizer = prun.adamw { lr = 0.5 * opt.lr } },
+    prun.muon { lr = opt.lr, clip = opt.clip, adjust = arg.adjust },
+  }
+end
+
+local makers = { own = own, muon = muon }
+
 -- Neighbors in a flat vector belong to different groups, and one group names a single layer.
-local optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip, weight_decay = arg.groups and 0.1 or nil }
+local make = makers[arg.optimizer] or prun[arg.optimizer]
+local optimizer = make { lr = arg.lr, clip = arg.clip, weight_decay = arg.groups and 0.1 or nil }
 if arg.groups then
   optimizer = prun.groups {
     { match = "*bias|*.ln*|*norm*", decay = 0 },

@@ -33,9 +33,9 @@ int ranks_of(const Settings& settings) {
 // Returns the settings that change the result; the others only change how it is computed.
 Settings yardstick_of(const Settings& settings) {
   Settings kept;
-  for (const char* name : {"model", "layers", "width",   "heads",   "kv_heads", "vocab", "context",
-                           "batch", "tied",   "dropout", "experts", "choices",  "loss",  "optimizer",
-                           "lr",    "clip",   "groups",  "frozen",  "lora",     "train", "adapter_dropout"}) {
+  for (const char* name : {"model", "layers",  "width",   "heads",   "kv_heads", "vocab",          "context", "batch",
+                           "tied",  "dropout", "experts", "choices", "loss",     "optimizer",      "adjust",  "lr",
+                           "clip",  "groups",  "frozen",  "lora",    "train",    "adapter_dropout"}) {
     const auto found = settings.find(name);
     if (found != settings.end()) kept.insert(*found);
   }
@@ -115,6 +115,30 @@ const std::vector<Row> kRows = {
      "g",
      "groups=true optimizer=adamw lr=0.003 offload=true",
      {"dp=2 data_parallel=zero3", "dp=3", "dp=2 tp=2 data_parallel=zero1", "pp=2 dp=2 micro=3 data_parallel=zero3"}},
+    {"an optimizer of one's own",
+     "gml",
+     "groups=true optimizer=own lr=0.003 clip=0.5",
+     {"dp=2 tp=2 data_parallel=zero3", "dp=3", "dp=2 data_parallel=zero1", "dp=3 data_parallel=zero2 micro=2",
+      "dp=2 data_parallel=zero3 offload=true", "replicate=2 dp=2 data_parallel=zero3", "pp=2 dp=2 micro=3",
+      "dp=3 data_parallel=whole"}},
+    {"Muon",
+     "gl",
+     "optimizer=muon lr=0.02",
+     {"dp=2 tp=2 data_parallel=zero3", "dp=3", "micro=3", "dp=2 data_parallel=zero1 micro=2",
+      "dp=3 data_parallel=zero2 micro=2", "dp=4 data_parallel=zero3", "dp=2 data_parallel=whole", "tp=3",
+      "tp=2 sequence=true", "dp=2 tp=2", "dp=2 tp=2 data_parallel=zero1", "replicate=2 dp=2 data_parallel=zero3",
+      "pp=3 micro=2", "pp=2 dp=2 tp=2 data_parallel=zero3 micro=3", "cp=2 context=12 batch=12",
+      "dp=2 data_parallel=keep micro=2", "dp=2 recompute=blocks"}},
+    {"Muon, clipped",
+     "g",
+     "optimizer=muon lr=0.02 clip=0.5 adjust=match_rms_adamw",
+     {"dp=2 data_parallel=zero3", "dp=3 micro=2", "tp=2"}},
+    {"Muon, tied", "g", "optimizer=muon lr=0.02 tied=true", {"pp=2 dp=2 data_parallel=zero3 micro=2", "tp=2"}},
+    {"Muon, experts", "m", "optimizer=muon lr=0.02", {"dp=2 ep=2 data_parallel=zero3", "ep=2", "dp=2", "ep=2 tp=2"}},
+    {"an optimizer of one's own, experts",
+     "m",
+     "optimizer=own lr=0.003 clip=0.5",
+     {"ep=2", "dp=2 ep=2 data_parallel=zero3"}},
     {"groups, SGD", "gl", "groups=true", {"dp=3 data_parallel=zero3", "tp=2", "pp=2 micro=2"}},
     {"groups, lion", "p", "groups=true optimizer=lion lr=0.003", {"dp=3 data_parallel=zero3", "dp=2"}},
     {"groups, tied", "g", "groups=true tied=true", {"pp=2 dp=2 data_parallel=zero3 micro=2", "tp=2"}},

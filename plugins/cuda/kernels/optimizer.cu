@@ -12,7 +12,7 @@
 #include "cuda/device/context.h"
 #include "launch.h"
 #include "prun/sdk/kernels.h"
-#include "prun/sdk/update_ranges.h"
+#include "update_operands.h"
 
 namespace prun::cuda {
 namespace {
@@ -213,18 +213,6 @@ Copy copy_of(const OpView& view, int64_t n) {
 bool packable(NoCopy) { return true; }
 bool packable(const bf16* copy) { return reinterpret_cast<uintptr_t>(copy) % (kElements * sizeof(bf16)) == 0; }
 
-// Returns the settings of the op's elements. `decay`: the default.
-std::vector<UpdateRange> ranges_of(const OpView& view, int64_t n, double decay) {
-  if (!view.has("piece_starts")) return {{0, n, view.number("lr_factor", 1), view.number("weight_decay", decay)}};
-  const std::span<const int64_t> starts = view.integers("piece_starts");
-  const std::vector<double> factors = view.numbers("piece_lr_factors"), decays = view.numbers("piece_weight_decays");
-  const int64_t offset = view.share("axis").index * view.integer("shard");
-  view.expect(
-      factors.size() == starts.size() && decays.size() == starts.size() && !starts.empty() && starts.front() <= offset,
-      "each of the pieces that begin at piece_starts has a factor and a weight decay");
-  return sdk::update_ranges(starts, factors, decays, offset, n);
-}
-
 // Makes the kernel. Reads: grad, param, state..., clip?. Writes: param, state..., copy?. `decay`: the default.
 template <class T, class Copy, class Rule>
 std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule, double decay = 0) {
@@ -241,7 +229,7 @@ std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule, double
   const unsigned grid = blocks_for((n + kElements - 1) / kElements, kThreads,
                                    view.context().multiprocessors() * kBlocksPerMultiprocessor);
   const float* clip = view.reads() > kUpdated + 1 ? view.in<float>(kUpdated + 1) : nullptr;
-  const std::vector<UpdateRange> ranges = ranges_of(view, n, decay);
+  const std::vector<UpdateRange> ranges = update_ranges_of(view, n, decay);
   if (ranges.size() < 2)
     return kernel_of([o, n, rule, grid, packs = packed ? n / kElements : 0, clip, values = view.values(),
                       all = ranges.empty() ? UpdateRange{} : ranges.front()](cudaStream_t stream) {

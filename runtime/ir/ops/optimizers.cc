@@ -1,6 +1,9 @@
 // The optimizers, the running average of parameters, and the two ops of global-norm clipping. compile/optimize.cc
 // creates them; they are not part of a model. Variants with _cast also write a copy of the parameters in the compute
 // dtype.
+#include <algorithm>
+#include <map>
+
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -13,7 +16,30 @@ constexpr OptimizerNumber kSgdNumbers[] = {{"momentum"}, {"nesterov"}},
 constexpr OptimizerTraits kSgd = {kMomentum, kSgdNumbers, "momentum", &sgd_cast},
                           kSgdCast = {kMomentum, kSgdNumbers, "momentum", nullptr, true},
                           kAdamw = {kMoments, kAdamwNumbers, "", &adamw_cast},
-                          kAdamwCast = {kMoments, kAdamwNumbers, "", nullptr, true}, kLion = {kLionSlots, kLionNumbers};
+                          kAdamwCast = {kMoments, kAdamwNumbers, "", nullptr, true}, kLion = {kLionSlots, kLionNumbers},
+                          kProgrammed = {.programmed = true};
+// The usual coefficients are those of Jordan et al., Muon, 2024.
+constexpr OptimizerNumber kMuonNumbers[] = {{"momentum", 0.95}, {"nesterov", 1}, {"steps", 5},       {"a", 3.4445},
+                                            {"b", -4.775},      {"c", 2.0315},   {"norm_eps", 1e-7}, {"adjust"}};
+constexpr OptimizerTraits kMuon = {.slots = kMomentum, .numbers = kMuonNumbers, .direction = &muon_momentum},
+                          kMuonMomentum = {.slots = kMomentum, .casts = false, .directs = true};
+
+// Returns the cost of the rank with the most work: per iteration the GEMMs X·X', (X·X')² and their product with X.
+Cost cost_orthogonalize(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
+                        const Attrs& attrs) {
+  const std::vector<int64_t> owners = attrs.integers("owners"), rows = attrs.integers("rows"),
+                             columns = attrs.integers("columns");
+  std::map<int64_t, double> flops;
+  double most = 0;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const double m = static_cast<double>(std::min(rows[i], columns[i])),
+                 n = static_cast<double>(std::max(rows[i], columns[i]));
+    most = std::max(most, flops[owners[i]] += attrs.number("steps", 5) * (4 * m * m * n + 2 * m * m * m));
+  }
+  Cost cost = cost_of(most, inputs, outputs);
+  cost.model = 0;
+  return cost;
+}
 
 }  // namespace
 const OpDef sgd = {.name = "sgd", .role = OpRole::optimizer, .optimizer = &kSgd, .cost = per_output<4>};
@@ -22,6 +48,13 @@ const OpDef adamw = {.name = "adamw", .role = OpRole::optimizer, .optimizer = &k
 const OpDef adamw_cast = {
     .name = "adamw_cast", .role = OpRole::optimizer, .optimizer = &kAdamwCast, .cost = per_output<14>};
 const OpDef lion = {.name = "lion", .role = OpRole::optimizer, .optimizer = &kLion, .cost = per_output<10>};
+const OpDef pointwise_update = {
+    .name = "pointwise_update", .role = OpRole::optimizer, .optimizer = &kProgrammed, .cost = per_output<14>};
+const OpDef muon = {.name = "muon", .role = OpRole::optimizer, .optimizer = &kMuon, .cost = per_output<4>};
+const OpDef muon_momentum = {
+    .name = "muon_momentum", .role = OpRole::optimizer, .optimizer = &kMuonMomentum, .cost = per_output<4>};
+const OpDef orthogonalize = {
+    .name = "orthogonalize", .role = OpRole::clipping, .shapes = "direction, ... -> chunk", .cost = cost_orthogonalize};
 const OpDef ema = {.name = "ema",
                    .role = OpRole::average,
                    .shapes = "param, average as param -> average as param",

@@ -5,7 +5,9 @@
 
 #include "device/share.h"
 #include "kernels/reference/rules.h"
+#include "kernels/reference/settings.h"
 #include "prun/fingerprint.h"
+#include "prun/sdk/update_program.h"
 
 namespace prun::reference {
 namespace {
@@ -14,32 +16,6 @@ namespace {
 void keep_all(Call& c, size_t updated) {
   for (size_t i = 0; i < updated; ++i) c.writes[i].v = c.reads[1 + i].v;
 }
-
-// Settings by element: those of the last piece that starts at or before it, otherwise those of the op.
-struct Settings {
-  std::vector<int64_t> starts;
-  std::vector<double> factors, decays;
-  int64_t first;  // element of the vector in which the op's begin
-  double rate, factor, decay;
-
-  Settings(const Call& c, double usual_decay)
-      : starts(c.attrs.integers("piece_starts")),
-        factors(c.attrs.numbers("piece_lr_factors")),
-        decays(c.attrs.numbers("piece_weight_decays")),
-        first(share_along(c.memory, c.attrs.text("axis")).index * c.attrs.integer("shard")),
-        rate(c.memory.table->learning_rate),
-        factor(c.attrs.number("lr_factor", 1)),
-        decay(c.attrs.number("weight_decay", usual_decay)) {}
-
-  struct Pair {
-    double lr, decay;
-  };
-  Pair at(int64_t i) const {
-    for (size_t p = starts.size(); p-- > 0;)
-      if (first + i >= starts[p]) return {rate * factors[p], decays[p]};
-    return {rate * factor, decay};
-  }
-};
 
 void sgd_update(Call& c, size_t updated) {
   bool momentum = updated > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
@@ -94,6 +70,33 @@ void lion(Call& c) {
     double direction = beta1 * m + (1 - beta1) * gradient;
     c.writes[0][i] = p - lr * ((direction > 0) - (direction < 0) + decay * p);
     c.writes[1][i] = beta2 * m + (1 - beta2) * gradient;
+  }
+}
+
+// Evaluates the whole program for each element.
+void pointwise_update(Call& c) {
+  const size_t updated = c.writes.size();
+  const bool clip = c.reads.size() > 1 + updated;
+  if (clip && c.reads.back()[0] < 0) return keep_all(c, updated);
+  const int inputs = static_cast<int>(updated) + 1;
+  const auto program = sdk::parse_pointwise(c.attrs.text("program"), inputs + sdk::kUpdateSettings);
+  const std::vector<int64_t> results = c.attrs.integers("results");
+  const Settings settings(c, 0);
+  std::vector<double> r(program->size());
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    const auto [lr, decay] = settings.at(i);
+    const double more[] = {lr, decay, static_cast<double>(c.memory.table->update + 1)};
+    const auto value = [&](const sdk::PointwiseOperand& operand) {
+      if (operand.kind == sdk::PointwiseOperand::number) return operand.value;
+      if (operand.kind == sdk::PointwiseOperand::result) return r[operand.index];
+      if (operand.index >= inputs) return more[operand.index - inputs];
+      return c.reads[operand.index][i] * (clip && operand.index == 0 ? c.reads.back()[0] : 1);
+    };
+    for (size_t n = 0; n < program->size(); ++n) {
+      const auto& in = (*program)[n].operands;
+      r[n] = sdk::pointwise_value((*program)[n].code, value(in[0]), value(in[1]), value(in[2]));
+    }
+    for (size_t w = 0; w < updated; ++w) c.writes[w][i] = r[results[w]];
   }
 }
 
@@ -185,6 +188,7 @@ const Family training_rules = {{"sgd", sgd},
                                {"sgd_cast", sgd_cast},
                                {"adamw_cast", adamw_cast},
                                {"lion", lion},
+                               {"pointwise_update", pointwise_update},
                                {"ema", ema},
                                {"norm2", norm2},
                                {"clip_coefficient", clip_coefficient},

@@ -56,7 +56,7 @@ local cases = {
   comparison = function() return model(function(x) return x > x and x or x end) end,
   -- optimizers and losses
   adam = function() return plan { optimizer = prun.Adam { lr = 1e-3 } } end,
-  muon = function() return plan { optimizer = prun.muon { lr = 1e-3 } } end,
+  muon = function() return plan { optimizer = prun.Muon { lr = 1e-3 } } end,
   adafactor = function() return plan { optimizer = prun.Adafactor {} } end,
   learning_rate = function() return plan { optimizer = prun.adamw { learning_rate = 1e-3 } } end,
   max_grad_norm = function() return plan { optimizer = prun.adamw { max_grad_norm = 1.0 } } end,

@@ -12,8 +12,8 @@
 #include <cmath>
 
 #include "kernels/cpu/ops/elementwise.h"
+#include "kernels/cpu/ops/update_operands.h"
 #include "prun/sdk/kernels.h"
-#include "prun/sdk/update_ranges.h"
 
 namespace prun::cpu {
 namespace {
@@ -23,20 +23,6 @@ using sdk::Blend;
 using sdk::UpdateRange;
 
 Blend average(double beta) { return blend(beta, 1 - beta); }
-
-// Splits the clip coefficient into two factors. The first factor of a subnormal coefficient is 2^64 times as large,
-// because the loops flush subnormal numbers to zero.
-struct Clip {
-  float first = 1, second = 1;
-
-  explicit Clip(const float* coefficient) {
-    if (coefficient == nullptr) return;
-    const bool tiny = *coefficient < FLT_MIN;
-    first = tiny ? *coefficient * 0x1p64f : *coefficient;
-    second = tiny ? 0x1p-64f : 1.0f;
-  }
-  PRUN_INLINE float of(float grad) const { return grad * first * second; }
-};
 
 struct AdamwStep {
   Clip clip;
@@ -114,19 +100,6 @@ PRUN_CLONES void ema(const T* param, float* average, int64_t n, float share, boo
   }
 }
 
-// Returns the settings of the op's elements. `decay`: the default.
-std::vector<UpdateRange> ranges_of(const OpView& view, int64_t n, double decay) {
-  const Attrs& a = view.attrs();
-  if (!a.has("piece_starts")) return {{0, n, a.number("lr_factor", 1), a.number("weight_decay", decay)}};
-  const std::vector<int64_t> starts = a.integers("piece_starts");
-  const std::vector<double> factors = a.numbers("piece_lr_factors"), decays = a.numbers("piece_weight_decays");
-  const int64_t offset = view.share("axis").index * a.integer("shard");
-  PRUN_CHECK(
-      factors.size() == starts.size() && decays.size() == starts.size() && !starts.empty() && starts.front() <= offset,
-      std::to_string(starts.size()));
-  return sdk::update_ranges(starts, factors, decays, offset, n);
-}
-
 // The operands common to all optimizers. Reads: grad, param, `states` arrays of state, clip?. Writes: param and state,
 // in place, and with kCasts the copy.
 template <bool kCasts, class T>
@@ -145,7 +118,7 @@ struct Update {
       : grad(view.in<float>(0)),
         param(view.out<T>(0)),
         n(view.read(1).count()),
-        ranges(ranges_of(view, n, decay)),
+        ranges(update_ranges_of(view, n, decay)),
         table(view.table()),
         threads(view.threads()) {
     view.expect_count(view.read(0), n);

@@ -1,0 +1,60 @@
+-- Mistakes in optimizers of a plan's own; `case` selects one.
+local prun = require "prun"
+local nn = prun.nn
+local arg = prun.args { case = "none" }
+
+local function sgd(p, g, _, at) return p - at.lr * g end
+local function with_m(p, g, state, at)
+  local m = 0.9 * state.m + g
+  return p - at.lr * m, { m = m }
+end
+
+local cases = {
+  none = { name = "mine", update = sgd },
+  reduces = { name = "mine", update = function(p, g, _, at) return p - at.lr * nn.sum(g, 0) end },
+  multiplies = { name = "mine", update = function(p, g, _, at) return p - at.lr * nn.matmul(g, p) end },
+  activates = { name = "mine", update = function(p, g, _, at) return p - at.lr * nn.gelu(g) end },
+  unknown_state = { name = "mine", state = { "m" }, update = function(p, g, state) return p - state.v * g end },
+  unknown_setting = { name = "mine", update = function(p, g, _, at) return p - at.rate * g end },
+  no_new_state = { name = "mine", state = { "m" }, update = function(p, g, _, at) return p - at.lr * g, {} end },
+  no_states = { name = "mine", state = { "m" }, update = sgd },
+  unlisted_state = { name = "mine", state = { "m" }, update = function(p, g, state, at)
+    return p - at.lr * g, { m = state.m, n = g }
+  end },
+  number_state = { name = "mine", state = { "m" }, update = function(p, g, _, at) return p - at.lr * g, { m = 0 } end },
+  returns_nothing = { name = "mine", update = function() end },
+  compares = { name = "mine", update = function(p, g) return p < g and p or g end },
+  states_first = { name = "mine", state = { "m" }, update = function(p, g, state, at)
+    return { m = state.m }, p - at.lr * g
+  end },
+  makes_parameters = { name = "mine", update = function(p) return p + nn.parameter("w", { 1 }) end },
+  taken_name = { name = "adamw", state = { "m" }, update = with_m },
+  name_with_dot = { name = "my.sgd", update = sgd },
+  no_update = { name = "mine" },
+  no_name = { update = sgd },
+  state_twice = { name = "mine", state = { "m", "m" }, update = with_m },
+  many_states = { name = "mine", state = { "a", "b", "c", "d", "e" }, update = with_m },
+  unknown_option = { name = "mine", states = { "m" }, update = with_m },
+}
+
+local adamw = prun.adamw { lr = 1e-3 }
+local in_groups = {
+  muon_of_biases = function() return prun.muon { lr = 0.02 } end,
+  second_muon = function() return prun.groups { { dims = 1, optimizer = prun.muon {} }, prun.muon {} } end,
+  clip_in_group = function()
+    return prun.groups { { dims = 1, optimizer = prun.adamw { clip = 1 } }, prun.muon {} }
+  end,
+  curve_in_group = function()
+    return prun.groups { { dims = 1, optimizer = prun.adamw { lr = prun.cosine { lr = 1e-3 } } }, prun.muon {} }
+  end,
+  groups_in_group = function()
+    return prun.groups { { dims = 1, optimizer = prun.groups { { dims = 1, decay = 0 }, adamw } }, prun.muon {} }
+  end,
+  two_coefficients = function() return prun.muon { coefficients = { 3, -4 } } end,
+}
+local optimizer = in_groups[arg.case] and in_groups[arg.case]() or prun.optimizer(cases[arg.case])
+
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world }, model = prun.models.mlp {}, data = prun.data.random { batch = 4 },
+  strategy = { prun.ddp { axis = "dp" } }, optimizer = optimizer, steps = 2,
+}
