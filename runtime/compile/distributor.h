@@ -51,6 +51,9 @@ class Distributor {
   // Notes a value that is a partial sum, which an op after it adds up.
   void mark_partial(ValueId value) { partial_.insert(value); }
   bool is_partial(ValueId value) const { return partial_.contains(value); }
+  // Notes a value of this rank's experts whose first dim is an exchange's pieces.
+  void mark_pieces(ValueId value) { pieces_.insert(value); }
+  bool has_pieces(ValueId value) const { return pieces_.contains(value); }
   // Reduces partial sums over ranks: all-reduce, or reduce-scatter along tokens.
   ValueId sum(ValueId partial, bool tokens);
   // Returns the rank's tokens of a whole value.
@@ -73,6 +76,7 @@ class Distributor {
   static constexpr int kReplicatedValue = 1;  // kind of conversion
 
   void split_parameters();
+  bool is_placed_by_other(const Strategy& owner, const StrategyUnit& of, const std::string& layer) const;
   void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
   ValueId convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
@@ -90,7 +94,7 @@ class Distributor {
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
   std::map<ValueId, ValueId> now_;                        // value -> its replacement
   std::map<ValueId, ValueId> sent_;                       // value -> that of an exchange
-  std::set<ValueId> partial_;
+  std::set<ValueId> partial_, pieces_;
   const Node* current_ = nullptr;
 };
 
