@@ -83,12 +83,19 @@ std::vector<List> lists_of(const Plan& plan) {
   const Optimizer& optimizer = plan.optimizer;
   const std::map<std::string, int> units = units_by_class(plan);
   std::vector<List> lists;
+  // Returns the name of an optimizer if there are several.
+  const auto named = [&](int number) {
+    if (optimizer.others.empty()) return std::string();
+    return (number > 0 ? optimizer.others[number - 1].name : optimizer.name) + ", ";
+  };
   for (const ParameterGroup& group : optimizer.groups) {
-    const std::string factor = group.lr == 1 ? "" : fmt::format("lr × {}, ", group.lr);
+    const std::string factor = group.lr == 1 ? "" : fmt::format("lr × {:.6g}, ", group.lr);
     lists.push_back({fmt::format("group {}, {}", lists.size() + 1, group.match),
-                     fmt::format(" ({}decay {})", factor, group.weight_decay), group.lr, group.weight_decay});
+                     fmt::format(" ({}{}decay {})", named(group.optimizer), factor, group.weight_decay), group.lr,
+                     group.weight_decay});
   }
-  lists.push_back({"no group", fmt::format(" (decay {})", optimizer.weight_decay), 1, optimizer.weight_decay});
+  lists.push_back(
+      {"no group", fmt::format(" ({}decay {})", named(0), optimizer.weight_decay), 1, optimizer.weight_decay});
   lists.push_back({"frozen", "", 0, 0});
   std::vector<std::vector<const Value*>> parameters(lists.size());
   for (const Value& value : plan.graph.values) {
