@@ -91,7 +91,7 @@ class Muon(unittest.TestCase):
 
     def test_check_names_the_optimizer_of_each_group(self):
         text = program_text.run(PRUN, "check", MUON, "--nproc", 1, check=True, groups="muon").stdout
-        self.assertIn("group 1, embed*|head* (adamw, lr × 0.1, decay 0): ", text)
+        self.assertIn("group 1, embed*|head* (adamw, lr × 0.1, decay 0.01): ", text)
         self.assertIn("no group (muon, decay ", text)
 
     def test_it_resumes_on_another_mesh(self):
