@@ -24,7 +24,7 @@ local arg = prun.args {
   dropout = { 0.0, "(gpt)" },
   kv_heads = { 0, "(llama)" },
   experts = { 4, "(moe)" }, choices = { 2, "(moe)" },
-  optimizer = { "sgd", "adamw, lion or sgd" }, lr = 0.1, clip = { 0.0, "bound of the norm of all gradients" },
+  optimizer = { "sgd", "adamw, lion, muon or sgd" }, lr = 0.1, clip = { 0.0, "bound of the norm of all gradients" },
   layers = 4, width = 24, heads = 4, vocab = 256, context = 12, batch = 24, micro = 1,
   eval = { 0, "an evaluation after every so many steps; 0: none" }, steps = 20, dtype = "f32",
 }
@@ -35,6 +35,13 @@ local of_model = {
   moe = { experts = arg.experts, choices = arg.choices },
 }
 for name, value in pairs(of_model[arg.model]) do shape[name] = value end
+
+local optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip }
+if arg.optimizer == "muon" then
+  local others = prun.adamw { lr = arg.lr }
+  optimizer = prun.groups { { match = "embed*|head*", optimizer = others }, { dims = 1, optimizer = others },
+                            optimizer }
+end
 
 local offload = arg.offload and "optimizer" or nil
 local axes, strategies = {}, {}
@@ -65,7 +72,7 @@ return prun.plan {
   model     = prun.models[arg.model](shape),
   data      = prun.data.bytes { path = "text/sample.txt", batch = arg.batch },
   strategy  = strategies,
-  optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
+  optimizer = optimizer,
   micro     = arg.micro,
   eval      = arg.eval > 0 and prun.eval { every = arg.eval } or nil,
   steps     = arg.steps,
