@@ -238,8 +238,8 @@ void read_global_counts(CompileState& state) {
     }
   std::vector<Node>& nodes = state.graph.nodes;
   for (const Node& node : nodes) read.insert(node.inputs.begin(), node.inputs.end());
-  for (auto [own, sum] : state.global_counts)
-    while (sum != own && !read.contains(sum)) {
+  for (const auto& [own, global] : state.global_counts)
+    for (ValueId sum = global; sum != own && !read.contains(sum);) {
       const auto node =
           std::ranges::find_if(nodes, [&](const Node& each) { return std::ranges::count(each.outputs, sum) > 0; });
       sum = node->inputs.front();

@@ -276,13 +276,13 @@ void GradientBuckets::scatter(const ScheduleStep& step, UnitId unit, const HookA
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<std::string> axes = storage.axes();
   auto& [piece, done, microbatch] = scattered_[unit];
+  const TensorId from = piece;
   const auto temporary = [&](const char* name) {
     return add_tensor(state_.program, emitter_.name_of(state_.unit_name(unit) + name, step.microbatch), Role::reduce,
-                      {state_.master_dtype(), {state_.program.tensors[piece].count() / ranks}}, false, action.site);
+                      {state_.master_dtype(), {state_.program.tensors[from].count() / ranks}}, false, action.site);
   };
   const bool more = std::any_of(axes.begin() + done, axes.end(),
                                 [&](const std::string& axis) { return state_.plan.mesh.size(axis) > 1; });
-  const TensorId from = piece;
   if (more) {
     piece = temporary(".grad_part");
     return over_wire(ops::reduce_scatter, from, piece, action, step);

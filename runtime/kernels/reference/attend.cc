@@ -70,6 +70,7 @@ void attend(Call& c) {
     const std::vector<int64_t> seen = at.seen(b, t);
     if (seen.empty()) return;
     std::vector<double> scores;
+    scores.reserve(seen.size());
     for (const int64_t s : seen) scores.push_back(score(c, at, b, t, s, h));
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
