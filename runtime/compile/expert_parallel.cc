@@ -214,7 +214,23 @@ void expert_linear(Distributor& d, const Node& node) {
   d.define(node.outputs[0], later ? y : d.sum(y, false));
 }
 
-// Partial sums are added up by token.
+namespace {
+
+// Returns whether the only reader of a round's result is the combine of the next round, which adds to it.
+bool is_only_added_to(const Distributor& d, ValueId result) {
+  int readers = 0, rounds = 0;
+  for (const Node& node : d.whole_nodes())
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != result) continue;
+      readers++;
+      rounds += node.op == &ops::combine && i == 3 ? 1 : 0;
+    }
+  return readers == 1 && rounds == 1;
+}
+
+}  // namespace
+
+// Partial sums are added up by token, after the last round.
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
@@ -223,7 +239,9 @@ void combine(Distributor& d, const Node& node) {
   if (!d.is_partial(y)) return d.keep(std::move(copy), {});
   copy.inputs[2] = d.replicated(copy.inputs[2]);
   const ValueId sum = d.emit(ops::combine, copy.inputs, copy.attrs, {d.type(node.outputs[0])})[0];
-  d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
+  if (!is_only_added_to(d, node.outputs[0])) return d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
+  d.mark_partial(sum);
+  d.define(node.outputs[0], sum);
 }
 
 }  // namespace prun

@@ -68,8 +68,13 @@ AxisOutcome combine(const AxisView& axis, const AxisPlacements& reads) {
   return gives({whole(reads[1]) && whole(reads[2]) && (whole(reads[0]) || is_partial(reads[0])) ? reads[0] : kUnknown});
 }
 
-// Operands: y, slots, weights, dout.
+// Operands: y, slots, weights, dout, dweights of other rounds?.
 AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (reads.size() > 4) {
+    const AxisOutcome own = combine_grad(axis, {reads.begin(), reads.begin() + 4});
+    if (own.problem.empty() && own.writes.size() > 1 && own.writes[1] != reads[4]) return do_not_match(axis, reads, 4);
+    return own;
+  }
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[3]) return gives({shard(1), reads[1]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
   const bool rest = whole(reads[1]) && whole(reads[2]);
