@@ -146,9 +146,9 @@ local function round_of_experts(name, work, round, sum)
   local inner
   if work.gate then
     local turn = graph.op("expert_linear", { sent, work.gate, filled }, product, name .. ".gate")
-    inner = graph.op("silu_mul", { turn, wide }, {}, name .. ".silu_mul")
+    inner = graph.op("silu_mul", { turn, wide }, { round = round }, name .. ".silu_mul")
   else
-    inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+    inner = graph.op("gelu", { wide }, { approximate = "tanh", round = round }, name .. ".gelu")
   end
   local result = graph.op("expert_linear", { inner, work.down, filled }, product, name .. ".down")
   local batch, tokens = work.x.shape[1], work.x.shape[2]

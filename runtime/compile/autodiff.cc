@@ -176,10 +176,11 @@ class Recorder final : public GradientBuilder {
     return emit(ops::cast, {gradient}, {{wanted, type.shape}}, attrs)[0];
   }
 
-  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).
+  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h). All ops of a round are marked.
   void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
                    Attrs& attrs) const {
     const Attrs& forward = current_->attrs;
+    if (forward.has("round")) attrs.set("round", forward.integer("round"));
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
     read.reserve(inputs.size());

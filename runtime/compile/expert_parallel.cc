@@ -1,5 +1,5 @@
 // Expert parallelism. Surprising fact: capacities fix the shapes, so that a plain all_to_all of slots suffices; empty
-// slots are sent as zeros.
+// slots are sent as zeros. Rounds of a dropless mixture send the rows with a token only (ir/ops/expert_rows.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -118,13 +118,79 @@ ValueId to_tokens(Distributor& d, ValueId y) {
   return d.emit(ops::all_to_all, d.emit(ops::cut_pieces, {y}, cut, {pieces}), exchange, {home})[0];
 }
 
+// The numbers of filled slots of a dropless mixture, for one axis of experts.
+struct Filled {
+  ValueId own;   // [E,1]: of the rank's tokens
+  ValueId all;   // [ranks,E,1]: of all ranks' tokens
+  ValueId here;  // [E / ranks,ranks]: of all ranks' tokens, for the rank's experts
+};
+
+// Gathers the numbers of all ranks, once for all rounds of a layer.
+Filled filled_of(Distributor& d, ValueId own) {
+  TensorType all = d.type(own), here = all;
+  all.shape.insert(all.shape.begin(), d.ranks());
+  TensorType piece = all;
+  piece.shape[1] /= d.ranks();
+  here.shape = {piece.shape[1], d.ranks()};
+  const ValueId pieces = d.once(own, [&](ValueId filled) {
+    Attrs gather, take, join;
+    gather.set("axis", d.axis());
+    const ValueId gathered = d.emit(ops::all_gather, {filled}, gather, {all})[0];
+    take.set("axis", d.axis());
+    take.set("pieces", int64_t{d.ranks()});
+    take.set("dim", int64_t{1});
+    join.set("pieces", int64_t{d.ranks()});
+    join.set("dim", int64_t{1});
+    const ValueId mine = d.emit(ops::take_piece, {gathered}, take, {piece})[0];
+    const ValueId joined = d.emit(ops::join_pieces, {mine}, join, {here}, shard_of(0))[0];
+    d.once(joined, [&](ValueId) { return gathered; });
+    return joined;
+  });
+  return {own, d.once(pieces, [](ValueId joined) { return joined; }), pieces};
+}
+
+Attrs rows_attrs(const Attrs& attrs) {
+  Attrs round;
+  round.set("round", attrs.integer("round"));
+  round.set("routed", attrs.number("routed", 1));
+  return round;
+}
+
+// Exchanges the rows of a round between the ranks of the tokens and, unless `home`, those of the experts.
+ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, Attrs attrs, bool home) {
+  const ValueId from = home ? filled.here : filled.own, to = home ? filled.own : filled.here;
+  const Shape slotted = d.type(x).shape, &sources = d.type(from).shape, &others = d.type(to).shape;
+  const int64_t slots = slotted[1] / sources[1];
+  const Dtype dtype = d.type(x).dtype;
+  const TensorType packed{dtype, {sources[1], slotted[0], slots, slotted[2]}},
+      sent{dtype, {others[1], others[0], slots, slotted[2]}}, result{dtype, {others[0], others[1] * slots, slotted[2]}};
+  const ValueId rows = d.emit(ops::pack_rows, {x, from}, attrs, {packed})[0];
+  Attrs exchange = attrs;
+  exchange.set("axis", d.axis());
+  exchange.set("home", int64_t{home ? 1 : 0});
+  const ValueId arrived = d.emit(ops::exchange_rows, {rows, filled.all}, exchange, {sent})[0];
+  return d.emit(ops::unpack_rows, {arrived, to}, attrs, {result}, home ? Placement{} : shard_of(0))[0];
+}
+
+// Whether an expert_linear is of a dropless mixture whose experts no other axis divides. Over a second axis, slots are
+// exchanged whole.
+bool sends_rows(const Distributor& d, const Node& node) {
+  return node.attrs.has("round") && d.type(node.inputs[2]).shape[1] == 1;
+}
+
+// Whether the op belongs to the exchange of tokens over an axis.
+bool is_exchange(const OpDef& op) {
+  return &op == &ops::all_to_all || &op == &ops::join_pieces || &op == &ops::cut_pieces || &op == &ops::pack_rows ||
+         &op == &ops::exchange_rows || &op == &ops::unpack_rows;
+}
+
 // Calls f for each reader of a whole graph's value, through the exchange of tokens over another axis.
 template <class F>
 void each_reader(const Distributor& d, ValueId value, const F& f) {
   for (const Node& node : d.whole_nodes())
     for (const ValueId input : node.inputs) {
       if (input != value) continue;
-      if (node.op == &ops::all_to_all || node.op == &ops::join_pieces || node.op == &ops::cut_pieces)
+      if (is_exchange(*node.op))
         each_reader(d, node.outputs[0], f);
       else
         f(node);
@@ -163,6 +229,8 @@ void dispatch(Distributor& d, const Node& node) {
 // The exchange of tokens over another axis.
 void expert_pieces(Distributor& d, const Node& node) {
   const ValueId x = node.inputs[0];
+  if (node.op == &ops::exchange_rows && d.placement(x) != Placement{})
+    d.fail("the rows of a dropless mixture cannot be exchanged over two axes");
   if (!d.is_replicated(x) && !d.is_partial(x)) {
     if (node.op == &ops::join_pieces) return token_pieces(d, node);
     Node copy = node;
@@ -187,6 +255,14 @@ void expert_linear(Distributor& d, const Node& node) {
   Node copy = node;
   if (dim == 0) {
     if (!d.splits_weights()) {
+      if (sends_rows(d, node)) {
+        const Filled filled = filled_of(d, node.inputs[2]);
+        if (d.placement(x) == Placement{})
+          copy.inputs[0] =
+              d.once(x, [&](ValueId sent) { return exchange_rows(d, sent, filled, rows_attrs(node.attrs), false); });
+        copy.inputs[2] = filled.here;
+        return d.keep(std::move(copy), shard_of(0));
+      }
       for (const size_t i : {0, 2})
         if (d.placement(node.inputs[i]) == Placement{})
           copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent); });
@@ -216,6 +292,16 @@ void expert_linear(Distributor& d, const Node& node) {
 
 namespace {
 
+// Returns the results of the rank's tokens. Those of a round take the way that its tokens took.
+ValueId results_of_experts(Distributor& d, const Node& combine) {
+  const ValueId y = combine.inputs[0];
+  if (d.placement(y) == shard_of(0) && !d.splits_weights())
+    for (const Node& made : d.whole_nodes())
+      if (made.outputs[0] == y && made.op == &ops::expert_linear && sends_rows(d, made))
+        return exchange_rows(d, y, filled_of(d, made.inputs[2]), rows_attrs(made.attrs), true);
+  return to_tokens(d, y);
+}
+
 // Returns whether the only reader of a round's result is the combine of the next round, which adds to it.
 bool is_only_added_to(const Distributor& d, ValueId result) {
   int readers = 0, rounds = 0;
@@ -234,7 +320,7 @@ bool is_only_added_to(const Distributor& d, ValueId result) {
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
-  copy.inputs[0] = to_tokens(d, y);
+  copy.inputs[0] = results_of_experts(d, node);
   for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
   if (!d.is_partial(y)) return d.keep(std::move(copy), {});
   copy.inputs[2] = d.replicated(copy.inputs[2]);

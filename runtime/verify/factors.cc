@@ -127,7 +127,7 @@ class Rounds {
     }
     if (!sum) return;
     const Shape& slotted = body_.program->tensors[op.reads[sum->slotted]].shape;
-    Parts& parts = parts_[{sum->name, op.reads[sum->choices]}];
+    Parts& parts = parts_[{sum->op, op.reads[sum->choices]}];
     parts.first = ref;
     parts.times[round]++;
     if (sum->counts_tokens)
@@ -153,7 +153,7 @@ class Rounds {
 
  private:
   struct Sum {
-    std::string_view name;
+    const OpDef* op;
     size_t choices, slotted;  // operands: the slots or numbers of choices; the experts' slots
     bool counts_tokens;
   };
@@ -164,10 +164,11 @@ class Rounds {
   };
 
   static std::optional<Sum> sum_of(const Op& op) {
-    if (op.is(ops::combine)) return Sum{"combine", 1, 0, true};
-    if (op.is(ops::combine_grad)) return Sum{"combine_grad", 1, 0, true};
-    if (op.is(ops::dispatch_grad)) return Sum{"dispatch_grad", 0, 1, true};
-    if (op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add)) return Sum{"dw", 2, 0, false};
+    if (op.is(ops::combine)) return Sum{&ops::combine, 1, 0, true};
+    if (op.is(ops::combine_grad)) return Sum{&ops::combine_grad, 1, 0, true};
+    if (op.is(ops::dispatch_grad)) return Sum{&ops::dispatch_grad, 0, 1, true};
+    if (op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add))
+      return Sum{&ops::expert_linear_dw, 2, 0, false};
     return std::nullopt;
   }
   // Returns the operands with rows of the experts' slots.
@@ -183,7 +184,7 @@ class Rounds {
 
   const BodyView& body_;
   Findings& findings_;
-  std::map<std::pair<std::string_view, TensorId>, Parts> parts_;
+  std::map<std::pair<const OpDef*, TensorId>, Parts> parts_;
 };
 
 }  // namespace

@@ -92,6 +92,21 @@ bool counts_rows(const AxisPlacement& filled, const AxisPlacement& rows) {
 
 }  // namespace
 
+// x [E,S,d] and filled [E,P] -> [P,E,S / P,d]: the slots of a rank remain its own.
+AxisOutcome pack_rows(const AxisView& axis, const AxisPlacements& reads) {
+  if (!counts_rows(reads[1], reads[0])) return do_not_match(axis, reads, 1);
+  AxisPlacement placement = reads[0];
+  move_shard(placement, 1);
+  return gives({placement});
+}
+
+AxisOutcome unpack_rows(const AxisView& axis, const AxisPlacements& reads) {
+  AxisPlacement placement = reads[0];
+  move_shard(placement, -1);
+  if (!counts_rows(reads[1], placement)) return do_not_match(axis, reads, 1);
+  return gives({placement});
+}
+
 // One GEMM per expert, x [E,S,K] and w [E,K,N].
 AxisOutcome expert_linear(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &x = reads[0], &w = reads[1];

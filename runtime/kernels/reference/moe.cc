@@ -260,6 +260,23 @@ void expert_linear_dw_add(Call& c) {
   add_sums(c);
 }
 
+// pack_rows, and its inverse: rows with a token of [E,P·C,d] in the order of sources, then experts, and [P,E,C,d].
+template <bool pack>
+void pack_rows(Call& c) {
+  const Array &x = c.reads[0], &filled = c.reads[1];
+  const Array& slotted = pack ? x : c.writes[0];
+  const int64_t sources = filled.last(), experts = filled.rows(), rows = slotted.shape[1], width = x.last();
+  int64_t packed = 0;
+  for (int64_t p = 0; p < sources; ++p)
+    for (int64_t e = 0; e < experts; ++e)
+      for (int64_t row = p * (rows / sources); row < (p + 1) * (rows / sources); ++row) {
+        if (!has_token(filled, e, row, rows, c.attrs.integer("round"))) continue;
+        const int64_t slot = e * rows + row, from = pack ? slot : packed, to = pack ? packed : slot;
+        for (int64_t i = 0; i < width; ++i) c.writes[0][to * width + i] = x[from * width + i];
+        packed++;
+      }
+}
+
 }  // namespace
 
 const Family moe_rules = {{"route", route},
@@ -270,6 +287,8 @@ const Family moe_rules = {{"route", route},
                           {"dispatch_grad", dispatch_grad},
                           {"combine", combine},
                           {"combine_grad", combine_grad},
+                          {"pack_rows", pack_rows<true>},
+                          {"unpack_rows", pack_rows<false>},
                           {"expert_linear", expert_linear},
                           {"expert_linear_dx", expert_linear_dx},
                           {"expert_linear_dw", expert_linear_dw},
