@@ -7,10 +7,12 @@
 local arithmetic = require "prun.arithmetic"
 local buffers = require "prun.buffers"
 local graph = require "prun.graph"
+local loss = require "prun.loss"
 local nn = require "prun.nn"
 local schema = require "prun.schema"
 
 local most = graph.most_elements
+local most_counted = 32  -- layers whose rounds are counted: a plan has at most 60 parts of numbers
 local options = {
   { name = "hidden", kind = "integer", optional = true, least = 1, most = most,
     help = "size inside an expert; default 4 · width" },
@@ -131,6 +133,18 @@ local function shared(name, x, opt, init)
     { bias = false, init = written(opt.down_init or opt.init or { "uniform", 1 / math.sqrt(opt.shared) }) })
 end
 
+-- Adds the most rounds of an expert in the layer to the number expert_rounds, of which model_results makes the mean over
+-- layers, microbatches and data ranks. ⌈n / slots⌉ is ⌊(n + slots - 1) / slots⌋, which a cast to i32 rounds down.
+local function count_rounds(name, filled, slots)
+  local counted, wide = graph.current.rounds, graph.current.dtype == "f64" and "f64" or "f32"
+  if #counted == most_counted then return end
+  local function op(kind, input, attrs) return (graph.op(kind, { input }, attrs, name .. ".rounds")) end
+  local loads = op("reduce_dims", op("cast", filled, { dtype = wide }), { op = "max", dims = { 0 }, of_rank = 1 })
+  local rounds = op("pointwise", loads, { program = ("add x0 %d; div r0 %d"):format(slots - 1, slots) })
+  rounds = op("cast", op("cast", rounds, { dtype = "i32" }), { dtype = wide })
+  counted[#counted + 1] = loss.of(op("mean", rounds, {}))
+end
+
 -- Returns the share of slots with a token; of a dropless mixture, in round 0.
 local function routed_share(opt, tokens, slots)
   return math.min(1.0, opt.choices * tokens / (opt.experts * (slots == 0 and tokens or slots)))
@@ -187,6 +201,7 @@ return schema.word("prun.nn.moe", {
                  experts = experts, slots = slots, routed = routed_share(opt, batch * tokens, slots) }
   local y
   if opt.dropless and slots > 0 then
+    count_rounds(name, filled, slots)
     for round = math.ceil(batch * tokens / slots) - 1, 0, -1 do
       y = round_of_experts(("%s.round%d"):format(name, round), work, round, y)
     end

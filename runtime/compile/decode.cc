@@ -114,6 +114,9 @@ class Decoder {
     std::vector<ValueId> inputs;
     for (const ValueId input : node.inputs) inputs.push_back(now(input));
     Attrs attrs = node.attrs;
+    if (attrs.integer("round") > 0) return;  // round 0 has a slot for each token
+    attrs.erase("round");
+    if (node.op == &ops::combine) inputs.resize(3);
     if (node.op == &ops::dropout) {
       now_[node.outputs[0]] = inputs[0];
     } else if (node.op == &ops::by_phase) {

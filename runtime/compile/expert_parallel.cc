@@ -90,14 +90,20 @@ void split_experts(CompileState& state) {
 
 namespace {
 
+// Marks an op of an exchange as one of the reader's round.
+void set_round(Attrs& attrs, const Node& reader) {
+  if (reader.attrs.has("round")) attrs.set("round", reader.attrs.integer("round"));
+}
+
 // Sends the tokens of all ranks to the rank of their experts (all_to_all).
-ValueId to_experts(Distributor& d, ValueId x) {
+ValueId to_experts(Distributor& d, ValueId x, const Node& reader) {
   TensorType pieces = d.type(x);  // [E, C, ..] -> [ranks, E / ranks, C, ..] -> [E / ranks, ranks · C, ..]
   pieces.shape[0] /= d.ranks();
   TensorType joined = pieces;
   joined.shape[1] *= d.ranks();
   pieces.shape.insert(pieces.shape.begin(), d.ranks());
   Attrs exchange, join;
+  set_round(exchange, reader), set_round(join, reader);
   exchange.set("axis", d.axis());
   join.set("pieces", int64_t{d.ranks()});
   join.set("dim", int64_t{1});
@@ -105,13 +111,14 @@ ValueId to_experts(Distributor& d, ValueId x) {
 }
 
 // Returns the results of this rank's experts to the ranks that own the tokens (all_to_all).
-ValueId to_tokens(Distributor& d, ValueId y) {
+ValueId to_tokens(Distributor& d, ValueId y, const Node& reader) {
   if (d.placement(y) != shard_of(0) || d.splits_weights()) return d.whole(y);
   TensorType pieces = d.type(y), home = pieces;
   pieces.shape[1] /= d.ranks();
   home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};
   pieces.shape.insert(pieces.shape.begin(), d.ranks());
   Attrs exchange, cut;
+  set_round(exchange, reader), set_round(cut, reader);
   exchange.set("axis", d.axis());
   cut.set("pieces", int64_t{d.ranks()});
   cut.set("dim", int64_t{1});
@@ -234,7 +241,7 @@ void expert_pieces(Distributor& d, const Node& node) {
   if (!d.is_replicated(x) && !d.is_partial(x)) {
     if (node.op == &ops::join_pieces) return token_pieces(d, node);
     Node copy = node;
-    copy.inputs[0] = to_tokens(d, x);
+    copy.inputs[0] = to_tokens(d, x, node);
     return d.keep(std::move(copy), {});
   }
   const bool partial = d.is_partial(x);
@@ -265,7 +272,7 @@ void expert_linear(Distributor& d, const Node& node) {
       }
       for (const size_t i : {0, 2})
         if (d.placement(node.inputs[i]) == Placement{})
-          copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent); });
+          copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent, node); });
       return d.keep(std::move(copy), shard_of(0));
     }
     d.fail(
@@ -299,7 +306,7 @@ ValueId results_of_experts(Distributor& d, const Node& combine) {
     for (const Node& made : d.whole_nodes())
       if (made.outputs[0] == y && made.op == &ops::expert_linear && sends_rows(d, made))
         return exchange_rows(d, y, filled_of(d, made.inputs[2]), rows_attrs(made.attrs), true);
-  return to_tokens(d, y);
+  return to_tokens(d, y, combine);
 }
 
 // Returns whether the only reader of a round's result is the combine of the next round, which adds to it.
