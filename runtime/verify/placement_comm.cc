@@ -83,7 +83,7 @@ void PlacementFlow::communicate(OpContext& context) {
   if (axes.empty()) return alone(context);
   if (op.is(ops::all_reduce)) return reduce(context, axes);
   if (op.is(ops::all_gather) && axes.size() == 1) return gather(context, axes[0]);
-  if (op.is(ops::all_to_all)) check_pieces(context);
+  if (op.is(ops::all_to_all) || op.is(ops::exchange_rows)) check_pieces(context);
   if (op.is(ops::all_to_all) && axes.size() == 1) return exchange(context, axes[0]);
   if (op.is(ops::exchange_rows) && axes.size() == 1) return exchange_rows(context, axes[0]);
   if (op.is(ops::reduce_scatter) && axes.size() == 1) return reduce_scatter(context, axes[0]);
@@ -134,8 +134,10 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
 // An op that sends a piece to each rank, or receives one from each, needs as many pieces as the group has ranks.
 void PlacementFlow::check_pieces(const OpContext& context) {
   const Shape &from = context.read_tensors[0]->shape, &to = context.write_tensors[0]->shape;
-  if (from.size() == to.size()) return;
-  const int64_t pieces = from.size() < to.size() ? to.front() : from.front();
+  if (from.size() == to.size() && !context.op.is(ops::exchange_rows)) return;
+  const bool arrive =
+      context.op.is(ops::exchange_rows) ? context.op.attrs.integer("home") == 0 : from.size() < to.size();
+  const int64_t pieces = arrive ? to.front() : from.front();
   const int ranks = context.body.program->mesh.size(context.op.axis);
   if (pieces != ranks && !context.reads[0].empty())
     context.report(kPlacementRule,

@@ -109,12 +109,24 @@ class Wire(unittest.TestCase):
         rows = [op for op in step["ep"] if op.kind == "exchange_rows"]
         self.assertEqual([len([op for op in rows if op.phase == phase]) for phase in ("forward", "backward")], [4 * L, 6 * L])
         self.assertFalse([op for op in step["ep"] if op.kind == "all_to_all"])
-        others = sent([op for op in step["ep"] if op.kind != "exchange_rows"], 2)
+        others = sent([op for ops in step.values() for op in ops if op.axis == "ep" and op.kind != "exchange_rows"], 2)
         text = run(PRUN, "plans/moe.lua", "--nproc", 2, check=True, **settings).stdout
         number, unit = re.search(r"(?m)^sent +(\S+) (\w+) a rank and step", text).groups()
         done = float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit]
         routed = L * 2 * B * S * (4 * 0.75 + 6 * 0.25) * H * 4  # two of the four experts are on the other rank
         self.assertLess(abs(done - others - routed), 0.02 * routed)
+
+    def test_rounds_add_no_memory(self):
+        """Any number of rounds takes the memory of one, which drops tokens, and at most a tensor of tokens for a sum."""
+        for capacity, micro in ((1.25, 1), (0.5, 1), (0.25, 1), (0.25, 2)):
+            for ep in (1, 2):
+                with self.subTest(capacity=capacity, micro=micro, ep=ep):
+                    settings = dict(batch=B * ep, ep=ep, experts=8, capacity=capacity, micro=micro, **SIZES)
+                    one, rounds = (check(PRUN, "plans/moe.lua", ep, dropless=dropless, **settings)[0]["roles"]
+                                   for dropless in (False, True))
+                    self.assertLessEqual(rounds["activation"], one["activation"] + B * S * H * 4 // micro + 4096)
+                    for role in ("grad", "param", "optimizer"):
+                        self.assertEqual(rounds[role], one[role])
 
 
 if __name__ == "__main__":
