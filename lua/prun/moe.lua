@@ -133,8 +133,8 @@ local function shared(name, x, opt, init)
     { bias = false, init = written(opt.down_init or opt.init or { "uniform", 1 / math.sqrt(opt.shared) }) })
 end
 
--- Adds the most rounds of an expert in the layer to the number expert_rounds, of which model_results makes the mean over
--- layers, microbatches and data ranks. ⌈n / slots⌉ is ⌊(n + slots - 1) / slots⌋, which a cast to i32 rounds down.
+-- Adds the most rounds of an expert in the layer to the number expert_rounds, of which model_results makes the mean
+-- over layers, microbatches and data ranks. ⌈n / slots⌉ is ⌊(n + slots - 1) / slots⌋, which a cast to i32 rounds down.
 local function count_rounds(name, filled, slots)
   local counted, wide = graph.current.rounds, graph.current.dtype == "f64" and "f64" or "f32"
   if #counted == most_counted then return end
@@ -157,12 +157,15 @@ local function round_of_experts(name, work, round, sum)
   local sent = graph.op("dispatch", { work.x, work.places },
                         { experts = experts, capacity = work.slots, round = round }, name .. ".dispatch")
   local wide = graph.op("expert_linear", { sent, work.up, filled }, product, name .. ".up")
+  local turn = work.gate and graph.op("expert_linear", { sent, work.gate, filled }, product, name .. ".gate")
   local inner
-  if work.gate then
-    local turn = graph.op("expert_linear", { sent, work.gate, filled }, product, name .. ".gate")
-    inner = graph.op("silu_mul", { turn, wide }, { round = round }, name .. ".silu_mul")
+  if round then
+    inner = graph.op("expert_activation", { turn or wide, turn and wide or filled, turn and filled or nil },
+                     { round = round }, name .. ".activation")
+  elseif turn then
+    inner = graph.op("silu_mul", { turn, wide }, {}, name .. ".silu_mul")
   else
-    inner = graph.op("gelu", { wide }, { approximate = "tanh", round = round }, name .. ".gelu")
+    inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
   end
   local result = graph.op("expert_linear", { inner, work.down, filled }, product, name .. ".down")
   local batch, tokens = work.x.shape[1], work.x.shape[2]

@@ -17,9 +17,10 @@
 namespace prun {
 namespace {
 
-const OpDef* const kByToken[] = {&ops::linear,   &ops::bias,          &ops::gelu,    &ops::relu,  &ops::tanh,
-                                 &ops::silu_mul, &ops::layernorm,     &ops::rmsnorm, &ops::route, &ops::dispatch,
-                                 &ops::combine,  &ops::expert_linear, &ops::add,     &ops::mul,   &ops::scale};
+const OpDef* const kByToken[] = {&ops::linear, &ops::bias,     &ops::gelu,      &ops::relu,
+                                 &ops::tanh,   &ops::silu_mul, &ops::layernorm, &ops::rmsnorm,
+                                 &ops::route,  &ops::dispatch, &ops::combine,   &ops::expert_linear,
+                                 &ops::add,    &ops::mul,      &ops::scale,     &ops::expert_activation};
 
 ValueId input_of(const Graph& graph, std::string_view name) {
   for (const ValueId id : graph.values.ids())

@@ -317,6 +317,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::matmul, reduction},
     {&ops::cumsum, reduction},
     {&ops::expert_linear, expert_linear},
+    {&ops::expert_activation, expert_activation},
     {&ops::cross_entropy, cross_entropy},
     {&ops::squares, squares},
 };

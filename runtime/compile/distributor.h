@@ -125,6 +125,7 @@ int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t outpu
 // Rules for experts that are split along their first dim, or each along its hidden dim.
 void dispatch(Distributor& d, const Node& node);
 void expert_linear(Distributor& d, const Node& node);
+void expert_activation(Distributor& d, const Node& node);
 void combine(Distributor& d, const Node& node);
 void expert_pieces(Distributor& d, const Node& node);
 // The rule of collectives that context parallelism has inserted.

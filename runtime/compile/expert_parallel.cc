@@ -179,10 +179,10 @@ ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, Attrs att
   return d.emit(ops::unpack_rows, {arrived, to}, attrs, {result}, home ? Placement{} : shard_of(0))[0];
 }
 
-// Whether an expert_linear is of a dropless mixture whose experts no other axis divides. Over a second axis, slots are
-// exchanged whole.
+// Whether an op with `filled` as its last operand is of a dropless mixture whose experts no other axis divides. Over a
+// second axis, slots are exchanged whole.
 bool sends_rows(const Distributor& d, const Node& node) {
-  return node.attrs.has("round") && d.type(node.inputs[2]).shape[1] == 1;
+  return node.attrs.has("round") && d.type(node.inputs.back()).shape[1] == 1;
 }
 
 // Whether the op belongs to the exchange of tokens over an axis.
@@ -295,6 +295,16 @@ void expert_linear(Distributor& d, const Node& node) {
   const bool later = is_only_combined(d, node.outputs[0]);
   if (later) d.mark_partial(y);
   d.define(node.outputs[0], later ? y : d.sum(y, false));
+}
+
+// Slots remain where they are; the numbers of filled ones are those of the same experts.
+void expert_activation(Distributor& d, const Node& node) {
+  Node copy = node;
+  const Placement slots = d.placement(node.inputs[0]);
+  if (const ValueId filled = node.inputs.back(); slots == shard_of(0) && !d.splits_weights())
+    copy.inputs.back() = sends_rows(d, node) ? filled_of(d, filled).here
+                                             : d.once(filled, [&](ValueId sent) { return to_experts(d, sent, node); });
+  d.keep(std::move(copy), slots);
 }
 
 namespace {

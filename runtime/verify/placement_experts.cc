@@ -92,6 +92,29 @@ bool counts_rows(const AxisPlacement& filled, const AxisPlacement& rows) {
 
 }  // namespace
 
+// Operands: one or two nonlinear ones of slots, filled.
+AxisOutcome expert_activation(const AxisView& axis, const AxisPlacements& reads) {
+  const size_t filled = reads.size() - 1;
+  if (!counts_rows(reads[filled], reads[0])) return do_not_match(axis, reads, filled);
+  for (size_t r = 0; r < filled; r++) {
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+    if (reads[r] != reads[0]) return do_not_match(axis, reads, r);
+  }
+  return gives({reads[0]});
+}
+
+// The operands of expert_activation, with dy before filled: the result is linear in dy.
+AxisOutcome expert_activation_grad(const AxisView& axis, const AxisPlacements& reads) {
+  AxisPlacements forward = reads;
+  const size_t dy = reads.size() - 2;
+  forward.erase(forward.begin() + static_cast<std::ptrdiff_t>(dy));
+  AxisOutcome outcome = expert_activation(axis, forward);
+  if (!outcome.problem.empty()) return outcome;
+  const bool linear = whole(reads[0]) && is_partial(reads[dy]);
+  if (reads[dy] != reads[0] && !linear) return do_not_match(axis, reads, dy);
+  return gives(AxisPlacements(dy, reads[dy]));
+}
+
 // x [E,S,d] and filled [E,P] -> [P,E,S / P,d]: the slots of a rank remain its own.
 AxisOutcome pack_rows(const AxisView& axis, const AxisPlacements& reads) {
   if (!counts_rows(reads[1], reads[0])) return do_not_match(axis, reads, 1);

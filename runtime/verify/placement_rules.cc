@@ -152,6 +152,8 @@ constexpr Row kRows[] = {
     {&ops::expert_linear_dx, expert_linear_dx},
     {&ops::expert_linear_dw, expert_linear_dw},
     {&ops::expert_linear_dw_add, adding<expert_linear_dw, 3>},
+    {&ops::expert_activation, expert_activation},
+    {&ops::expert_activation_grad, expert_activation_grad},
     {&ops::pack_rows, pack_rows},
     {&ops::unpack_rows, unpack_rows},
     {&ops::dropout, dropout},

@@ -293,11 +293,11 @@ std::vector<Case> moe_cases() {
                    {"counts bias", {F32, {s.experts}}},
                    {"runs", {I32, {s.batch, s.tokens, 2}, 0, 5}},
                    {"x joined", {T, {s.batch, s.tokens, s.width}}},
-                   {"y dy", {T, {s.experts, slots, s.width}}},
+                   {"y dy slots dx_slots dup", {T, {s.experts, slots, s.width}}},
                    {"packed", {T, {1, s.experts, slots, s.width}}},
                    {"w", {T, {s.experts, s.width, columns}}},
                    {"turned", {T, {s.experts, columns, s.width}}},
-                   {"wide", {T, {s.experts, slots, columns}}},
+                   {"wide turned_wide", {T, {s.experts, slots, columns}}},
                    {"dw sum", {F32, {s.experts, s.width, columns}}}});
     Attrs attrs = make_attrs({{"k", s.k}, {"capacity", s.capacity}, {"experts", s.experts}, {"batch", s.batch}});
     attrs.set("tokens", s.tokens), attrs.set("aux", 0.3);
@@ -335,6 +335,10 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear_dw", "expert_linear_dw y wide all > dw", 3e-6);
     f.add("expert_linear_dw_add", "expert_linear_dw_add y wide all sum > dw", 3e-6);
     f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide all dw > dw", 3e-6);
+    f.add("expert_activation", "expert_activation wide all > turned_wide", 1e-5);
+    f.add("expert_activation of two", "expert_activation y dy all > slots", 1e-5);
+    f.add("expert_activation_grad", "expert_activation_grad y dy all > slots", 1e-5);
+    f.add("expert_activation_grad of two", "expert_activation_grad y dy slots all > dx_slots dup", 1e-5);
     f.add("pack_rows", "pack_rows y all > packed", 0);
     f.add("unpack_rows", "unpack_rows packed all > y", 0);
     add_round(f, attrs, whole);

@@ -322,6 +322,8 @@ std::vector<Case> layer_cases() {
        "expert_linear",
        {{{2, 4, 5}}, {{2, 5, 4}}, given({2, 2}, {3, 2, 6, 0})},
        make_attrs({{"round", 1}})},
+      {"expert_activation", "expert_activation", {{{2, 4, 5}}, given({2, 1}, {3, 4})}},
+      {"expert_activation of two", "expert_activation", {{{2, 4, 5}}, {{2, 4, 5}}, given({2, 1}, {3, 4})}},
       {"pack_rows", "pack_rows", {{{2, 4, 3}}, given({2, 2}, {3, 2, 6, 0})}, make_attrs({{"round", 1}})},
       {"unpack_rows", "unpack_rows", {{{2, 2, 2, 3}}, given({2, 2}, {3, 2, 6, 0})}, make_attrs({{"round", 1}})},
       {"combine", "combine", {{{3, 3, 4}}, slots(), {{6, 2}}}, make_attrs({{"batch", 2}, {"tokens", 3}})},

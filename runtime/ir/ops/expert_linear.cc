@@ -51,6 +51,31 @@ void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
     builder.contribute(x, builder.emit(expert_linear_dx, {dy, w, filled}, {builder.type(x)}, attrs)[0]);
 }
 
+// gelu of x, or silu(x)·up, of the experts' slots.
+Types infer_expert_activation(const Types& inputs, const Attrs& attrs) {
+  require_inputs("expert_activation", inputs, 2, 3);
+  require_round("expert_activation", attrs);
+  require_float("expert_activation", "the input", inputs[0]);
+  require_rank("expert_activation", "the input", inputs[0], 3);
+  if (inputs.size() > 2) {
+    require_same_dtype("expert_activation", "the gate", inputs[0], "the second tensor", inputs[1]);
+    require_same_shape("expert_activation", "the gate", inputs[0], "the second tensor", inputs[1]);
+  }
+  require_dtype("expert_activation", "the tensor of filled slots", inputs.back(), Dtype::i32);
+  require_rank("expert_activation", "the tensor of filled slots", inputs.back(), 2);
+  return {inputs[0]};
+}
+
+void derive_expert_activation(GradientBuilder& builder, const NodeView& node) {
+  std::vector<ValueId> inputs = node.inputs;
+  inputs.insert(inputs.end() - 1, builder.gradient(node.outputs[0]));
+  std::vector<TensorType> types;
+  for (size_t i = 0; i + 1 < node.inputs.size(); ++i) types.push_back(builder.type(node.inputs[i]));
+  const std::vector<ValueId> grads = builder.emit(expert_activation_grad, inputs, types, round_attrs(node.attrs));
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
+}
+
 // Each element of [.., K] is multiplied with each of the N columns. Only slots with a token are multiplied, and read in
 // `slotted`, the operands with a row for each slot.
 Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& slotted, const Types& inputs,
@@ -79,6 +104,16 @@ const OpDef expert_linear = {.name = "expert_linear",
                              .infer = infer_expert_linear,
                              .derive = derive_expert_linear,
                              .cost = cost_experts};
+const OpDef expert_activation = {.name = "expert_activation",
+                                 .distribution = Distribution::own,
+                                 .infer = infer_expert_activation,
+                                 .derive = derive_expert_activation,
+                                 .cost = per_output<10>};
+// The last two operands are dy and the numbers of filled slots; with two operands before, the gradients are two.
+const OpDef expert_activation_grad = {.name = "expert_activation_grad",
+                                      .role = OpRole::derivative,
+                                      .shapes = "x [E,S,K], other as x, ... -> dx as x, dup? as x",
+                                      .cost = per_output<20>};
 const OpDef expert_linear_dx = {.name = "expert_linear_dx",
                                 .role = OpRole::derivative,
                                 .shapes = "dy [E,S,N], w [E,K,N], filled [E,P] -> dx [E,S,K]",
