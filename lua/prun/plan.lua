@@ -84,6 +84,26 @@ end
 -- Each of these reduces the gradients of all units over its axis, so a second one on the axis has nothing to do.
 local data_parallel = { ddp = true, zero1 = true, zero2 = true, zero3 = true }
 
+-- Moves the axes of strategies that share (prun.expert_parallel) and that are another's, from their own to shared ones.
+local function share_axes(strategies)
+  local owned = {}
+  for _, one in ipairs(strategies) do
+    for _, axis in ipairs(one.axes) do owned[axis] = owned[axis] or not one.shares and not one.pipeline end
+  end
+  local by = {}  -- axis -> the strategy that shares it
+  for _, one in ipairs(strategies) do
+    local own = {}
+    for _, axis in ipairs(one.axes) do
+      if one.shares and by[axis] then
+        host.fail(("axis '%s' has the layers of %s (%s:%d) already"):format(axis, by[axis].name, by[axis].site[1],
+          by[axis].site[2]), host.site_of_word(one.site, "axis"))
+      end
+      if one.shares and owned[axis] then one.shared[axis], by[axis] = true, one else own[#own + 1] = axis end
+    end
+    one.axes = own
+  end
+end
+
 -- Checks that every axis of a strategy is an axis of the mesh and that no two strategies split the same thing.
 local function check_axes(mesh, strategies)
   local used = {}
@@ -247,6 +267,7 @@ return function(given)
     host.fail(("the mesh %s is for %d rank%s, and there %s %d (--nproc)"):format(plan.mesh.text, plan.mesh.ranks,
       plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)
   end
+  share_axes(strategies)
   check_axes(plan.mesh, strategies)
   if host.shrink then strategies = shrink(plan, strategies) end
   local axes, ranks = batch_axes(plan.mesh, strategies)

@@ -2,7 +2,8 @@
 -- parameters and activations and the communication before and after each phase. It runs once per class and records.
 --
 -- A strategy works on the mesh axis of its option `axis` (or on the axes of its option `over`). `traits.splits` is the
--- dimension that the axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data.
+-- dimension that the axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data. With
+-- `traits.shares` an axis may be another strategy's: this one then divides nothing over it and only places layers.
 -- `traits.differs`: the reason why its result differs from one rank's, which prun check --prove rejects otherwise.
 
 local intents = require "prun.intents"
@@ -64,6 +65,9 @@ local function record_unit(strategy, class)
     grad_shard = intents.target("grad_shard", result),
     activations = placements.activations(result), optimizer = placements.optimizer(result),
     find = placements.find(result, class.layers),
+    -- Returns whether the axis is that of another strategy, which reduces the gradients over it.
+    shares = intents.method(result, "unit", "unit:shares", { { name = "axis", kind = "text", help = "of the mesh" } },
+      function(_, axis) return strategy.shared[axis] == true end),
     before = adder "before", after = adder "after",
     -- Between steps, every n steps: synchronizes weights that ranks have let drift apart.
     every = intents.method(result, "unit", "unit:every", {
@@ -131,12 +135,14 @@ local function require_effect(strategy, units, classes, mesh)
   if strategy.splits ~= "nothing" and strategy.needs == "" or strategy.pipeline then return end
   local ranks = 1
   for _, axis in ipairs(strategy.axes) do ranks = ranks * mesh.size_of[axis] end
-  if #strategy.axes > 0 and ranks == 1 then return end
+  for axis in pairs(strategy.shared) do ranks = ranks * mesh.size_of[axis] end
+  local without = #strategy.axes == 0 and not next(strategy.shared)
+  if not without and ranks == 1 then return end
   for _, unit in ipairs(units) do
     if #unit.layers > 0 or #unit.activations > 0 then return end
-    if #strategy.axes == 0 and (unit.recompute or #unit.hooks > 0) then return end
+    if without and (unit.recompute or #unit.hooks > 0) then return end
   end
-  if #strategy.axes == 0 then
+  if without then
     host.fail(("the strategy %s does nothing with any unit of the model, which has: %s"):format(
       strategy.name, names_in_order(classes)), strategy.site)
   end
@@ -153,6 +159,7 @@ end
 local function require_axes(strategy, unit, mesh)
   local own, all = {}, {}
   for _, axis in ipairs(strategy.axes) do own[axis] = true end
+  for axis in pairs(strategy.shared) do own[axis] = true end
   for i, axis in ipairs(mesh.axes) do all[i] = axis[1] end
   local function places(axis, site)
     if own[axis] then return end
@@ -181,8 +188,12 @@ function make.result(strategy, classes, mesh)
     require_axes(strategy, units[i], mesh)
   end
   require_effect(strategy, units, classes, mesh)
-  return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, differs = strategy.differs,
-           share = strategy.splits == "tokens" and strategy.options.share or "",
+  local shared = {}
+  for _, axis in ipairs(mesh.axes) do
+    if strategy.shared[axis[1]] then shared[#shared + 1] = axis[1] end
+  end
+  return { name = strategy.name, axes = strategy.axes, shared = shared, splits = strategy.splits,
+           differs = strategy.differs, share = strategy.splits == "tokens" and strategy.options.share or "",
            site = strategy.site, units = units }
 end
 
@@ -193,6 +204,14 @@ local function axes_of(name, options, site)
     if #over < 2 then
       host.fail(("the strategy %s: 'over' takes two axes, such as { \"replicate\", \"shard\" }; for one, 'axis'")
         :format(name), host.site_of_word(site, "over"))
+    end
+    for i, axis in ipairs(over) do
+      for j = 1, i - 1 do
+        if over[j] == axis then
+          host.fail(("the strategy %s: 'over' has the axis '%s' twice"):format(name, axis),
+            host.site_of_word(site, "over"))
+        end
+      end
     end
     return over
   end
@@ -206,6 +225,8 @@ local traits_entries = {
     help = "what the axis divides" },
   { name = "differs", kind = "text", default = "",
     help = 'why it trains something else than one rank would: "weights drift between averages"; empty: it does not' },
+  { name = "shares", kind = "boolean", default = false,
+    help = "whether its axis may be another strategy's, which then divides the data or the weights" },
   { name = "needs", kind = "text", default = "",
     help = "which layers a model must have; empty: it also works without layers of its own" },
 }
@@ -228,7 +249,8 @@ define = host.word(schema.word("prun.strategy", {
     local site = host.site("user")
     local options = schema.check(what, entries, given, site)
     return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits,
-             differs = traits.differs, needs = traits.needs, options = options, axes = axes_of(name, options, site) }
+             differs = traits.differs, needs = traits.needs, options = options, axes = axes_of(name, options, site),
+             shares = traits.shares, shared = {} }
   end)
   -- Returns the same strategy under another name.
   function self.renamed(_, other) return define(other, defaults, body, traits) end

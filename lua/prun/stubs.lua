@@ -86,7 +86,6 @@
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
----@field experts? boolean spread experts over the axis, too: moe.gate, moe.up and moe.down (default false)
 ---@field share? string a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside documents costs the same, for packed data (default 'zigzag')
 ---@class prun.cosine.options : prun.inverse_root.options
 ---@field least? number the rate at the end and from there on (default 0)
@@ -141,9 +140,10 @@
 ---@field patience? integer the run ends after so many evaluations in a row that did not improve checkpoint's best, or eval_loss
 ---@field data? prun.Data samples to evaluate on; by default the end of the training's data
 ---@class prun.expert_parallel.options
----@field axis? string mesh axis over which experts and the batch are split (default 'ep')
+---@field axis? string mesh axis over which experts and the batch are split, or another strategy's axis (default 'ep')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field experts? string|string[] layers whose first dim is the experts (default {'moe.gate', 'moe.up', 'moe.down'})
+---@field over? string|string[] two axes instead, over whose ranks together the experts are split (default {''})
 ---@class prun.fsdp.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
@@ -341,6 +341,7 @@
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')
 ---@field differs? string why it trains something else than one rank would: "weights drift between averages"; empty: it does not (default '')
+---@field shares? boolean whether its axis may be another strategy's, which then divides the data or the weights (default false)
 ---@field needs? string which layers a model must have; empty: it also works without layers of its own (default '')
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')

@@ -69,7 +69,8 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
                        value.split_dim == 0 && value.whole[0] % state_.plan.mesh.size(before.split) == 0;
   if (!value.split_axis.empty() && !experts)
     throw plan_error(
-        fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
+        fmt::format("'{}' is sharded over '{}' already, and over '{}' here{}", value.name, value.split_axis, axis_,
+                    before.part.empty() ? "" : ": at most two axes split a layer"),
         placement.site);
   PRUN_CHECK(value.whole.empty() || value.split_dim == dim || experts,
              value.name);  // pad_vocabulary.cc checks this first
@@ -83,11 +84,24 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
   value.type.shape[dim] = local;
 }
 
+// Returns whether a strategy that shares the axis places the layer, instead of the one whose axis it is.
+bool Distributor::is_placed_by_other(const Strategy& owner, const StrategyUnit& of, const std::string& layer) const {
+  return std::ranges::any_of(state_.plan.strategies, [&](const Strategy& strategy) {
+    return &strategy != &owner && std::ranges::count(strategy.shared, axis_) > 0 &&
+           std::ranges::any_of(strategy.units, [&](const StrategyUnit& unit) {
+             return unit.unit_class == of.unit_class &&
+                    std::ranges::any_of(unit.layers, [&](const LayerPlacement& one) {
+                      return one.axis == axis_ && one.layer == layer;
+                    });
+           });
+  });
+}
+
 void Distributor::split_parameters() {
   for (const Strategy& strategy : state_.plan.strategies) {
     for (const StrategyUnit& unit : strategy.units) {
       for (const LayerPlacement& placement : unit.layers) {
-        if (placement.axis != axis_) continue;
+        if (placement.axis != axis_ || is_placed_by_other(strategy, unit, placement.layer)) continue;
         for (const ValueId v : graph_.values.ids()) {
           const Value& value = graph_.values[v];
           if (value.kind != ValueKind::parameter || graph_.units[value.unit].unit_class != unit.unit_class) continue;
@@ -96,6 +110,18 @@ void Distributor::split_parameters() {
       }
     }
   }
+}
+
+bool Distributor::is_split_over_others(ValueId parameter) const {
+  const Value& value = graph_.values[parameter];
+  const std::string layer = layer_of(graph_, value), &unit_class = graph_.units[value.unit].unit_class;
+  for (const Strategy& strategy : state_.plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const LayerPlacement& one : unit.layers)
+        if (unit.unit_class == unit_class && one.layer == layer && one.dim == 0 && one.axis != axis_ &&
+            state_.plan.mesh.size(one.axis) > 1)
+          return true;
+  return false;
 }
 
 bool Distributor::sequence(const Node& node) const {

@@ -33,6 +33,8 @@ class Distributor {
   const std::vector<Node>& whole_nodes() const { return whole_nodes_; }
   // Returns the dim of the weight that is split over the axis; -1 = none.
   int split_dim(ValueId parameter) const;
+  // Returns whether other axes of several ranks split the first dim of the weight, too.
+  bool is_split_over_others(ValueId parameter) const;
   // Returns whether the unit's activations are sharded along tokens (sequence parallelism) by default.
   bool sequence(const Node& node) const;
   // Returns the whole value; its gradient is whole too.
@@ -51,6 +53,9 @@ class Distributor {
   // Notes a value that is a partial sum, which an op after it adds up.
   void mark_partial(ValueId value) { partial_.insert(value); }
   bool is_partial(ValueId value) const { return partial_.contains(value); }
+  // Notes a value of this rank's experts whose first dim is an exchange's pieces.
+  void mark_pieces(ValueId value) { pieces_.insert(value); }
+  bool has_pieces(ValueId value) const { return pieces_.contains(value); }
   // Reduces partial sums over ranks: all-reduce, or reduce-scatter along tokens.
   ValueId sum(ValueId partial, bool tokens);
   // Returns the rank's tokens of a whole value.
@@ -73,6 +78,7 @@ class Distributor {
   static constexpr int kReplicatedValue = 1;  // kind of conversion
 
   void split_parameters();
+  bool is_placed_by_other(const Strategy& owner, const StrategyUnit& of, const std::string& layer) const;
   void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
   ValueId convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
@@ -90,7 +96,7 @@ class Distributor {
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
   std::map<ValueId, ValueId> now_;                        // value -> its replacement
   std::map<ValueId, ValueId> sent_;                       // value -> that of an exchange
-  std::set<ValueId> partial_;
+  std::set<ValueId> partial_, pieces_;
   const Node* current_ = nullptr;
 };
 

@@ -81,8 +81,11 @@ void split_experts(CompileState& state) {
     bool places = std::any_of(strategy.units.begin(), strategy.units.end(),
                               [](const StrategyUnit& unit) { return !unit.layers.empty(); });
     if (strategy.splits == Splits::nothing || !places) continue;
-    for (const std::string& axis : strategy.axes)
-      if (state.plan.mesh.size(axis) > 1) Distributor(state, axis).run();
+    for (const Axis& axis : state.plan.mesh.axes()) {
+      const bool own = std::ranges::count(strategy.axes, axis.name) > 0,
+                 shared = std::ranges::count(strategy.shared, axis.name) > 0 && state.strategies.splits_data(axis.name);
+      if (axis.size > 1 && (own || shared)) Distributor(state, axis.name).run();
+    }
   }
   sum_loads(state);
   sum_over_tokens(state);
@@ -179,10 +182,14 @@ ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, Attrs att
   return d.emit(ops::unpack_rows, {arrived, to}, attrs, {result}, home ? Placement{} : shard_of(0))[0];
 }
 
-// Whether an op with `filled` as its last operand is of a dropless mixture whose experts no other axis divides. Over a
-// second axis, slots are exchanged whole.
+// Returns whether an expert_linear, or an activation after one, is of a dropless mixture whose experts only this axis
+// divides. Over two axes, slots are exchanged whole.
 bool sends_rows(const Distributor& d, const Node& node) {
-  return node.attrs.has("round") && d.type(node.inputs.back()).shape[1] == 1;
+  if (!node.attrs.has("round")) return false;
+  if (node.op == &ops::expert_linear) return !d.is_split_over_others(node.inputs[1]);
+  for (const Node& made : d.whole_nodes())
+    if (made.outputs[0] == node.inputs[0]) return made.op == &ops::expert_linear && sends_rows(d, made);
+  return false;
 }
 
 // Whether the op belongs to the exchange of tokens over an axis.
@@ -204,14 +211,40 @@ void each_reader(const Distributor& d, ValueId value, const F& f) {
     }
 }
 
-// Whether only experts that are split themselves read these tokens.
-bool only_split_experts_read(const Distributor& d, ValueId sent) {
+// Returns whether only experts read these tokens that are split along this dim of their weights.
+bool only_split_experts_read(const Distributor& d, ValueId sent, int dim) {
   bool any = false, all = true;
   each_reader(d, sent, [&](const Node& node) {
     any = true;
-    all = all && node.op == &ops::expert_linear && d.split_dim(node.inputs[1]) == 2;
+    all = all && node.op == &ops::expert_linear && d.split_dim(node.inputs[1]) == dim;
   });
   return any && all;
+}
+
+void require_divisible(const Distributor& d, int64_t experts, const Value& weight) {
+  if (experts % d.ranks() == 0) return;
+  const int64_t all = weight.whole[0], ranks = d.ranks() * (all / experts);  // of two axes if another one came before
+  d.fail(fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", all, weight.name, ranks,
+                     fmt::join(split(weight.split_axis, ','), "' x '")));
+}
+
+// Returns the slots of an expert that route has numbered for a dispatch or combine: in rounds one for each token.
+int64_t numbered(const Distributor& d, const Node& node) {
+  const ValueId slotted = node.op == &ops::combine ? node.inputs[0] : node.outputs[0];
+  return d.type(node.attrs.has("round") ? node.inputs[1] : slotted).shape[node.attrs.has("round") ? 0 : 1];
+}
+
+// Returns the slots of this rank's experts, whose ranks have the same tokens. `experts`: those of one rank, of the
+// experts that another axis has divided before.
+ValueId own_slots(Distributor& d, ValueId slots, int64_t experts, int64_t capacity) {
+  return d.once(slots, [&](ValueId whole) {
+    PRUN_CHECK(experts > 0, "combined before they are sent");
+    Attrs attrs;
+    attrs.set("axis", d.axis());
+    attrs.set("pieces", int64_t{d.ranks()});
+    attrs.set("run", experts * capacity);
+    return d.emit(ops::take_slots, {d.whole(whole)}, attrs, {d.type(whole)})[0];
+  });
 }
 
 bool is_only_combined(const Distributor& d, ValueId y) {
@@ -226,18 +259,42 @@ bool is_only_combined(const Distributor& d, ValueId y) {
 // because there are fewer tokens than slots.
 void dispatch(Distributor& d, const Node& node) {
   Node copy = node;
-  const bool split = only_split_experts_read(d, node.outputs[0]);
+  if (d.splits_weights() && only_split_experts_read(d, node.outputs[0], 0)) {
+    int64_t experts = 0;
+    each_reader(d, node.outputs[0], [&](const Node& reader) {
+      require_divisible(d, d.whole_type(reader.outputs[0]).shape[0], d.graph().values[reader.inputs[1]]);
+      experts = d.type(reader.inputs[1]).shape[0];
+    });
+    const Shape& sent = d.type(node.outputs[0]).shape;
+    copy.inputs = {d.replicated(node.inputs[0]), own_slots(d, node.inputs[1], experts, numbered(d, node))};
+    copy.attrs.set("experts", sent[0] / d.ranks());
+    return d.keep(std::move(copy), shard_of(0));
+  }
+  const bool split = only_split_experts_read(d, node.outputs[0], 2);
   copy.inputs[0] = split ? d.replicated(node.inputs[0]) : d.whole(node.inputs[0]);
   copy.inputs[1] = d.whole(node.inputs[1]);
   d.keep(std::move(copy), {});
   if (split) d.mark_replicated(node.outputs[0]);
 }
 
+namespace {
+
+// The exchange over another axis, of the slots of a rank's experts, [experts, slots, ..] or [pieces, experts, ..].
+void own_pieces(Distributor& d, const Node& node) {
+  const bool in_pieces = node.op == &ops::cut_pieces || (node.op == &ops::all_to_all && !d.has_pieces(node.inputs[0]));
+  TensorType type = d.type(node.outputs[0]);
+  type.shape[in_pieces ? 1 : 0] /= d.ranks();
+  const ValueId out = d.emit(*node.op, node.inputs, node.attrs, {type}, shard_of(in_pieces ? 1 : 0))[0];
+  if (in_pieces) d.mark_pieces(out);
+  d.define(node.outputs[0], out);
+}
+
+}  // namespace
+
 // The exchange of tokens over another axis.
 void expert_pieces(Distributor& d, const Node& node) {
   const ValueId x = node.inputs[0];
-  if (node.op == &ops::exchange_rows && d.placement(x) != Placement{})
-    d.fail("the rows of a dropless mixture cannot be exchanged over two axes");
+  if (d.splits_weights() && (d.placement(x) == shard_of(0) || d.has_pieces(x))) return own_pieces(d, node);
   if (!d.is_replicated(x) && !d.is_partial(x)) {
     if (node.op == &ops::join_pieces) return token_pieces(d, node);
     Node copy = node;
@@ -256,9 +313,7 @@ void expert_linear(Distributor& d, const Node& node) {
   const int dim = d.split_dim(w);
   if (dim < 0) return d.keep(node, {});
   const Value& weight = d.graph().values[w];
-  if (const int64_t experts = d.whole_type(node.outputs[0]).shape[0]; dim == 0 && experts % d.ranks() != 0)
-    d.fail(fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", experts, weight.name,
-                       d.ranks(), d.axis()));
+  if (dim == 0) require_divisible(d, d.whole_type(node.outputs[0]).shape[0], weight);
   Node copy = node;
   if (dim == 0) {
     if (!d.splits_weights()) {
@@ -275,10 +330,13 @@ void expert_linear(Distributor& d, const Node& node) {
           copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent, node); });
       return d.keep(std::move(copy), shard_of(0));
     }
-    d.fail(
-        fmt::format("'{}' holds experts, and the ranks of axis '{}' have the same tokens: shard each expert, S(2) or "
-                    "S(1), or spread them by prun.expert_parallel",
-                    weight.name, d.axis()));
+    if (d.placement(x) != shard_of(0))
+      d.fail(
+          fmt::format("'{}' holds experts, and the ranks of axis '{}' have the same tokens: place all layers of the "
+                      "experts S(0), or none",
+                      weight.name, d.axis()));
+    copy.inputs[2] = d.piece_of(node.inputs[2], 0);
+    return d.keep(std::move(copy), shard_of(0));
   }
   if (!d.splits_weights())
     d.fail(fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})", weight.name, dim));
@@ -301,7 +359,10 @@ void expert_linear(Distributor& d, const Node& node) {
 void expert_activation(Distributor& d, const Node& node) {
   Node copy = node;
   const Placement slots = d.placement(node.inputs[0]);
-  if (const ValueId filled = node.inputs.back(); slots == shard_of(0) && !d.splits_weights())
+  const ValueId filled = node.inputs.back();
+  if (slots == shard_of(0) && d.splits_weights())
+    copy.inputs.back() = d.piece_of(filled, 0);
+  else if (slots == shard_of(0))
     copy.inputs.back() = sends_rows(d, node) ? filled_of(d, filled).here
                                              : d.once(filled, [&](ValueId sent) { return to_experts(d, sent, node); });
   d.keep(std::move(copy), slots);
@@ -337,10 +398,15 @@ bool is_only_added_to(const Distributor& d, ValueId result) {
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
-  copy.inputs[0] = results_of_experts(d, node);
-  for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
-  if (!d.is_partial(y)) return d.keep(std::move(copy), {});
-  copy.inputs[2] = d.replicated(copy.inputs[2]);
+  if (d.splits_weights() && d.placement(y) == shard_of(0)) {
+    copy.inputs[1] = own_slots(d, node.inputs[1], 0, numbered(d, node));
+    copy.inputs[2] = d.replicated(node.inputs[2]);
+  } else {
+    copy.inputs[0] = results_of_experts(d, node);
+    for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
+    if (!d.is_partial(y)) return d.keep(std::move(copy), {});
+    copy.inputs[2] = d.replicated(copy.inputs[2]);
+  }
   const ValueId sum = d.emit(ops::combine, copy.inputs, copy.attrs, {d.type(node.outputs[0])})[0];
   if (!is_only_added_to(d, node.outputs[0])) return d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
   d.mark_partial(sum);

@@ -208,7 +208,7 @@ bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int str
   if (parameters.empty()) return false;
   const bool scatters = action.kind == "reduce_scatter";
   if (SplitAxes(state_.graph.values[parameters.front()].split_axis).has(action.axis))
-    scale_split(unit, step, action);
+    scale_split(unit, step, strategy, action);
   else if (scatters && storage.sharded)
     reduce_scatter(step, unit, action);
   else if (!scatters && storage.sharded && (action.target == "grad_shard" || !storage.is_sharded_over(action.axis)))
@@ -316,9 +316,12 @@ void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, co
 
 // Parameters that are split over an axis that divides the data (experts) already accumulate the data of all its ranks;
 // an average over the axis only needs its division.
-void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action) {
+void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, int strategy, const HookAction& action) {
   const UnitStorage& storage = state_.storage[unit];
   if (!index_.is_last(step)) return;
+  // A strategy that keeps small parameters whole reduces those and the sharded ones; these parameters are either.
+  const auto [by, first] = scaled_by_.try_emplace({unit, action.axis}, strategy);
+  if (!first && by->second == strategy && state_.strategies.of(state_.graph.units[unit]).keeps_small_whole) return;
   reduced_once(unit, action);
   if (action.op != "avg" || state_.plan.mesh.size(action.axis) == 1) return;
   Op op = emitter_.op(ops::scale, {storage.grad}, {storage.grad}, step, action.site);

@@ -67,7 +67,7 @@ class GradientBuckets {
   void open_bucket(UnitId unit, const ScheduleStep& step);
   void zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& step, const Site& site);
   bool reduce_part(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
-  void scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action);
+  void scale_split(UnitId unit, const ScheduleStep& step, int strategy, const HookAction& action);
   void reduce_scatter(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void scatter(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void all_reduce(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
@@ -90,6 +90,7 @@ class GradientBuckets {
   Table<UnitId, Scattered> scattered_;
   std::map<int, PendingReduce> pending_;                                // by strategy
   Table<UnitId, std::vector<std::string>> reduced_over_;                // axes
+  std::map<std::pair<UnitId, std::string>, int> scaled_by_;             // (unit, axis that splits it) -> strategy
   std::map<std::pair<CallId, int>, std::vector<EarlyGradient>> early_;  // by call and microbatch
 };
 

@@ -36,7 +36,8 @@ Squares squares_of(CompileState& state, UnitId unit, TensorId of, const std::vec
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (!SplitAxes(state.graph.values[parameters[i]].split_axis).has(axis)) weight /= state.plan.mesh.size(axis);
+      if (!storage.is_sharded_over(axis) && !SplitAxes(state.graph.values[parameters[i]].split_axis).has(axis))
+        weight /= state.plan.mesh.size(axis);
     if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(state.layouts[unit].start[i], weight);
   }
   if (pieces.size() == 1) return {{of}, {pieces[0].second}, {}};

@@ -137,7 +137,8 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
     }
   TensorId total;
   for (const auto& [axis, sum] : shards) {
-    for (const std::string& one : prun::split(axis, ',')) sum_over(one, sum);
+    for (const std::string& one : prun::split(axis, ','))
+      if (std::ranges::find(split, one) == split.end()) sum_over(one, sum);
     total = add(total, sum, "norm2.all");
   }
   if (total.none()) {  // nothing is trained here, or twins only

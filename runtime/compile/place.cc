@@ -288,6 +288,22 @@ std::vector<UnitId> order_of_gradients(const Graph& graph, bool parts_follow) {
   return order;
 }
 
+// Returns the axes that shard the unit: those of the strategy except one that splits its parameters, which are experts.
+std::string axes_of_shards(const Graph& graph, UnitId unit, const StrategyUnit& sharding) {
+  const std::vector<ValueId>& parameters = graph.units[unit].parameters;
+  const SplitAxes apart(parameters.empty() ? "" : graph.values[parameters.front()].split_axis);
+  std::string axes;
+  for (const std::string& axis : split(sharding.shard_axis, ','))
+    if (!apart.has(axis)) axes += (axes.empty() ? "" : ",") + axis;
+  if (axes != sharding.shard_axis && sharding.shard_axis.find(',') != std::string::npos)
+    throw plan_error(
+        fmt::format("'{}' is sharded over '{}' together, and one of these axes splits its experts: give the "
+                    "experts an axis of their own, or shard over one axis",
+                    graph.units[unit].name, fmt::join(split(sharding.shard_axis, ','), "' and '")),
+        sharding.shard_site);
+  return axes;
+}
+
 // Sets which units this rank stores, and the elements of each and of its shard.
 void lay_out_units(CompileState& state) {
   const Graph& graph = state.graph;
@@ -296,9 +312,11 @@ void lay_out_units(CompileState& state) {
     UnitLayout layout = layout_of(state, graph.units[u]);
     UnitStorage& storage = state.storage[u];
     storage.here = on_this_rank(state, u);
-    if (const StrategyUnit* sharding = sharding_of_unit(state, graph.units[u])) {
+    const StrategyUnit* sharding = sharding_of_unit(state, graph.units[u]);
+    const std::string axes = sharding != nullptr ? axes_of_shards(graph, u, *sharding) : "";
+    if (!axes.empty()) {
       storage.sharded = true;
-      storage.axis = sharding->shard_axis;
+      storage.axis = axes;
       int64_t ranks = state.plan.mesh.size(storage.axis);
       storage.shard = round_up((layout.elements + ranks - 1) / ranks, line_elements(Dtype::bf16));
       layout.padded = storage.shard * ranks;

@@ -79,6 +79,7 @@ enum class Splits : uint8_t { batch, tokens, nothing };
 struct Strategy {
   std::string name;
   std::vector<std::string> axes;
+  std::vector<std::string> shared;  // axes of other strategies, over which it splits parameters and no data
   Splits splits = Splits::batch;
   std::string share;    // of the tokens: zigzag, documents; "" = no tokens are split
   std::string differs;  // reason why its result differs from training on one rank; "" = equal

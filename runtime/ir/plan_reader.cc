@@ -376,7 +376,7 @@ void read(const Field& field, StrategyUnit& unit) {
 void read(const Field& field, Strategy& strategy) {
   strategy.splits = static_cast<Splits>(field.at("splits").word({"batch", "tokens", "nothing"}));
   field.need("name", strategy.name, "axes", strategy.axes, "units", strategy.units);
-  field.may("site", strategy.site, "differs", strategy.differs, "share", strategy.share);
+  field.may("shared", strategy.shared, "site", strategy.site, "differs", strategy.differs, "share", strategy.share);
 }
 
 void read(const Field& field, LayoutUnits& units) { field.need("name", units.name, "count", units.count); }

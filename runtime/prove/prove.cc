@@ -169,7 +169,7 @@ class Prover {
         return not_run(
             fmt::format("{} takes signs of gradients that are 0 but for rounding, and later losses depend "
                         "on these signs ({})",
-                        twins.small.optimizer.op->name, made_small_));
+                        twins.small.optimizer.name, made_small_));
       rounded_signs = comparison.rounded_signs;
       if (comparison.first && steps > 1 && magnifies_rounding(twins, one, *device, comparison.largest))
         return not_run(

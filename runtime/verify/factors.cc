@@ -83,14 +83,28 @@ std::string balance_problem(const Program& program, const Op& op, const Share& s
                           : fmt::format("multiplies a sum over {} tokens by {}, and {} is due", tokens, scale, due);
 }
 
-// Slots are numbered with the capacity of the route op that assigned them.
-std::string slots_problem(const Program& program, const Op& op, const Op* route) {
+// Slots are numbered with the capacity of the route op that assigned them, those of a rank's experts by runs of whole
+// experts. `from`: the op that has written the slots.
+std::string slots_problem(const Program& program, const Op& op, const Op* from,
+                          const Table<TensorId, const Op*>& writer) {
+  const Op* take = from != nullptr && from->is(ops::take_slots) ? from : nullptr;
+  const Op* route = take != nullptr ? writer[take->reads[0]] : from;
   if (route == nullptr || !route->is(ops::route)) return "";
   const TensorId experts = op.is(ops::dispatch) || op.is(ops::dispatch_grad)
                                ? op.is(ops::dispatch) ? op.writes[0] : op.reads[1]
                                : op.reads[0];
   const int64_t tokens = program.tensors[route->writes[1]].shape.front(), slots = program.tensors[experts].shape.at(1);
   const int64_t capacity = route->attrs.integer("capacity"), numbered = capacity == 0 ? tokens : capacity;
+  if (take != nullptr) {
+    const std::string axis = take->attrs.text("axis");
+    const int64_t pieces = take->attrs.integer("pieces"), run = take->attrs.integer("run");
+    const int64_t all = program.tensors[route->writes[2]].shape.front() * numbered;
+    if (program.mesh.has(axis) && pieces != program.mesh.size(axis))
+      return fmt::format("takes the slots of one of {} ranks, and {} are along {}", pieces, program.mesh.size(axis),
+                         axis);
+    if (run < 1 || run % numbered != 0 || all % (run * pieces) != 0)
+      return fmt::format("takes slots in runs of {}, and an expert has {} of {}", run, numbered, all);
+  }
   if (op.attrs.has("round"))  // a window of the positions of all tokens
     return numbered == tokens ? "" : fmt::format("takes a round of slots, and they were numbered for {}", numbered);
   return numbered == slots ? ""
@@ -208,7 +222,7 @@ void factors_are_right(const JobView& view, Findings& findings) {
                         : op.is(ops::dispatch_grad)                                             ? 0
                                                                                                 : -1;
       if (op.is(ops::route_grad) && problem.empty()) problem = routing_problem(op, writer[op.reads[3]]);
-      if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]]);
+      if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]], writer);
       if (!problem.empty())
         findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(ref), problem), op.site);
       for (const TensorId write : op.writes) writer[write] = &op;

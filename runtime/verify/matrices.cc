@@ -149,6 +149,11 @@ void check_matrices(const OpContext& context) {
     for (const auto& [begin, end] : updated)
       if (begin == at && at < last) at = end;
     if (at != last) return bad(fmt::format("does not update all of '{}'", state.name));
+    const bool sharded = !state.shard_axis.empty() && program.mesh.size(state.shard_axis) > 1;
+    const std::string axis = sharded ? state.shard_axis : "", named = attrs.text("axis");
+    if (axis != named || (sharded && attrs.integer("shard") != of.count()))
+      return bad(fmt::format("updates a shard of {} elements over '{}', and '{}' has one of {} over '{}'",
+                             attrs.integer("shard"), named, state.name, of.count(), axis));
   }
 }
 

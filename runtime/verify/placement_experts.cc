@@ -51,11 +51,13 @@ AxisOutcome softmax_sums_grad(const AxisView& axis, const AxisPlacements& reads)
 }
 
 AxisOutcome dispatch(const AxisView& axis, const AxisPlacements& reads) {
+  if (reads[1] == kSlotsOfExperts && whole(reads[0])) return gives({shard(0)});
   if (by_rows(axis, reads, 0) && reads[0] == reads[1]) return gives({shard(1)});
   return gives({whole(reads[0]) && whole(reads[1]) ? kInvariant : is_partial(reads[0]) ? reads[0] : kUnknown});
 }
 
 AxisOutcome dispatch_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (reads[0] == kSlotsOfExperts && reads[1] == shard(0)) return gives({partial(Combine::sum)});
   if (is_shard(reads[0]) && reads[1] == shard(1)) return gives({reads[0]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 1);
   return gives({whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1])) ? reads[1] : kUnknown});
@@ -63,6 +65,7 @@ AxisOutcome dispatch_grad(const AxisView& axis, const AxisPlacements& reads) {
 
 // Operands: y, slots, weights.
 AxisOutcome combine(const AxisView& axis, const AxisPlacements& reads) {
+  if (reads[0] == shard(0) && reads[1] == kSlotsOfExperts && whole(reads[2])) return gives({partial(Combine::sum)});
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[2]) return gives({reads[1]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
   return gives({whole(reads[1]) && whole(reads[2]) && (whole(reads[0]) || is_partial(reads[0])) ? reads[0] : kUnknown});
@@ -75,6 +78,8 @@ AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
     if (own.problem.empty() && own.writes.size() > 1 && own.writes[1] != reads[4]) return do_not_match(axis, reads, 4);
     return own;
   }
+  if (reads[0] == shard(0) && reads[1] == kSlotsOfExperts && whole(reads[2]) && whole(reads[3]))
+    return gives({shard(0), partial(Combine::sum)});
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[3]) return gives({shard(1), reads[1]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
   const bool rest = whole(reads[1]) && whole(reads[2]);

@@ -34,4 +34,10 @@ AxisOutcome take_piece(const AxisView& axis, const AxisPlacements& reads) {
   return gives({shard(placement.pieces >= 0 && dim == 0 ? placement.pieces : dim)});
 }
 
+AxisOutcome take_slots(const AxisView& axis, const AxisPlacements& reads) {
+  if (!axis("axis")) return gives({reads[0]});
+  if (!whole(reads[0])) return do_not_match(axis, reads, 0);
+  return gives({kSlotsOfExperts});
+}
+
 }  // namespace prun::verify::rules

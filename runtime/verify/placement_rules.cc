@@ -194,6 +194,7 @@ constexpr Row kRows[] = {
     {&ops::join_pieces, join_pieces},
     {&ops::cut_pieces, cut_pieces},
     {&ops::take_piece, take_piece},
+    {&ops::take_slots, take_slots},
     {&ops::reshape, reshape},
     {&ops::permute, permute},
     {&ops::slice, one_dim},

@@ -21,6 +21,8 @@ inline bool whole(const AxisPlacement& placement) {
 }
 inline bool is_partial(const AxisPlacement& placement) { return is(placement, Kind::partial); }
 inline bool is_shard(const AxisPlacement& placement) { return is(placement, Kind::shard); }
+// Slots of tokens, [tokens, choices], of which a rank has those of its experts.
+inline const AxisPlacement kSlotsOfExperts = shard(2);
 inline int last_dim(const AxisView& axis, size_t read) {
   return std::ssize(axis.context.read_tensors[read]->shape) - 1;
 }
@@ -70,7 +72,7 @@ Rule pointwise, reduce_dims, softmax, softmax_grad, matmul, cumsum;
 // placement_windows.cc
 Rule conv, conv_dw, pool;
 // placement_pieces.cc
-Rule join_pieces, cut_pieces, take_piece;
+Rule join_pieces, cut_pieces, take_piece, take_slots;
 // placement_views.cc
 Rule reshape, permute, one_dim, concat, expand, expand_grad, gather_rows, gather_rows_grad;
 

@@ -421,11 +421,14 @@ std::vector<Case> piece_cases() {
     for (std::optional<Dtype> dtype : {T, I32, I64}) {
       Family f(out, {{"apart", {dtype, {4, a, b, c}, -99, 99}},
                      {"whole", {dtype, {a, 4 * b, c}, -99, 99}},
-                     {"piece", {dtype, {a, b, c}}}});
+                     {"piece", {dtype, {a, b, c}}},
+                     {"numbers", {dtype, {a, 4 * b, c}}}});
       for (const auto& [name, line] : {std::pair{"join_pieces", "join_pieces apart > whole"},
                                        {"cut_pieces", "cut_pieces whole > apart"},
                                        {"take_piece", "take_piece whole > piece"}})
         f.add(name, {line, attrs}, 0).bf16 = !dtype.has_value();
+      if (dtype == I32)
+        f.add("take_slots", {"take_slots whole > numbers", make_attrs({{"pieces", 4}, {"run", 7}, {"axis", "dp"}})}, 0);
     }
   return out;
 }

@@ -28,7 +28,7 @@ const Attrs kOwnAdamw = update(
     "div r2 r8; pow 0.95 x6; sub 1 r10; div r6 r11; sqrt r12; add r13 1e-8; div r9 r14; mul x4 r15; mul x4 x5; "
     "sub 1 r17; mul x1 r18; sub r19 r16",
     {20, 2, 6});
-const Attrs kOwnSgd = update("mul x4 x0; sub x1 r0", {1});
+const Attrs kOwnSgd = update("mul x2 x0; sub x1 r0", {1});
 const Attrs kExchange = update("mul x1 1; add x2 x0", {1, 0});  // the state receives the old parameter
 
 void add_own_updates(Family& f) {
@@ -88,7 +88,7 @@ void add_updates_of_groups(Family& f, int64_t n) {
     add("sgd with momentum, of pieces", "sgd grad param m clip > param m", kHeavy);
     add("lion of pieces", "lion grad param m > param m", kSigns);
     add("pointwise_update of pieces", "pointwise_update grad param m > param m",
-        update("mul x4 x0; mul x5 x1; sub x1 r0; sub r2 r1; add x2 x6", {3, 4}));
+        update("mul x3 x0; mul x4 x1; sub x1 r0; sub r2 r1; add x2 x5", {3, 4}));
   }
 }
 

@@ -15,7 +15,8 @@ import machine_code
 MOST_STATIC_SHARED = 48 << 10
 
 # Local memory that is not a spill: an array that is indexed by a variable.
-LOCAL_ARRAYS = {"init_params<*>": "element i of four random words", "interpret<*>": "result r of a program"}
+LOCAL_ARRAYS = {"init_params<*>": "element i of four random words", "interpret<*>": "result r of a program",
+                "interpret_update<*>": "result r of a program"}
 
 # (kernels, least registers, most registers, loads in flight, least bytes of each such load). Too few registers show a
 # kernel that nvcc compressed to run more threads, so that it waits for each load; too many reduce the occupancy below

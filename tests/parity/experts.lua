@@ -47,8 +47,9 @@ return prun.plan {
     prun.data.tokens { path = "tokens.bin", batch = arg.batch, vocab = vocab, context = context },
   strategy = {
     prun.pipeline { axis = "pp" }, zero[arg.zero] { axis = "dp" },
-    prun.context_parallel { axis = "cp", experts = arg.folded },
-    prun.expert_parallel { axis = "ep" }, prun.tensor_parallel { axis = "tp", sequence = arg.sequence },
+    prun.context_parallel { axis = "cp" },
+    prun.expert_parallel(arg.folded and { over = { "ep", "cp" } } or { axis = "ep" }),
+    prun.tensor_parallel { axis = "tp", sequence = arg.sequence },
     arg.again and prun.recompute { units = { "block" } } or nil,
   },
   optimizer = prun.adamw { lr = 1e-2, eps = 1e-3, clip = 1.0 },

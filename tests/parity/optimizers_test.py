@@ -59,7 +59,7 @@ class Muon(unittest.TestCase):
         return program_text.losses(PRUN, MUON, ranks, *options, groups="muon", **settings)
 
     def test_it_is_the_same_on_every_mesh(self):
-        for dtype, bound in (("f32", 1e-4), ("bf16", 1e-2)):
+        for dtype, bound in (("f32", 1e-4), ("bf16", 1e-3)):
             one, adamw = self.losses(dtype=dtype), program_text.losses(PRUN, MUON, 1, dtype=dtype)
             self.assertLess(one[-1], one[0] - 0.1)
             self.assertGreater(abs(one[-1] - adamw[-1]), 2 * bound * one[-1])

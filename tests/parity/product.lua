@@ -15,6 +15,7 @@ local arg = prun.args {
   schedule = "1f1b",
   split = "layers",
   transfer = "send",
+  fold = { "", "axes of other strategies that have the experts, such as dp or dp,tp" },
   sequence = { false, "tokens are split between the layers of tp" },
   recompute = { "", "blocks, or the name of a class of units" },
   again = { false, "what is recomputed is so whole" },
@@ -103,6 +104,11 @@ add(arg.tp > 0, function()
   return prun.tensor_parallel { axis = "tp", sequence = arg.sequence }
 end)
 add(arg.ep > 0, function() return prun.expert_parallel { axis = "ep" } end)
+add(arg.fold ~= "", function()
+  local over = {}
+  for axis in arg.fold:gmatch "[^,]+" do over[#over + 1] = axis end
+  return prun.expert_parallel(#over > 1 and { over = over } or { axis = over[1] })
+end)
 add(arg.cp > 0, function() return prun.context_parallel { axis = "cp" } end)
 add(arg.recompute ~= "", function()
   return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil, whole = arg.again }

@@ -62,6 +62,7 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("join_pieces", {bf16({4, 2, 3, 5})}, pieces), "bf16[2, 12, 5]");
   EXPECT_EQ(types("cut_pieces", {i32({2, 12, 5})}, pieces), "i32[4, 2, 3, 5]");
   EXPECT_EQ(types("take_piece", {f32({2, 12, 5})}, pieces), "f32[2, 3, 5]");
+  EXPECT_EQ(types("take_slots", {i32({6, 2})}, attrs({{"pieces", 2}, {"run", 3}})), "i32[6, 2]");
   EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
   EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", 2}})), "f32[6, 2] i32[6, 2] f32[5] i32[5, 1]");
   EXPECT_EQ(types("dispatch", {bf16({2, 3, 5}), i32({6, 2})}, attrs({{"experts", 4}})), "bf16[4, 6, 5]");

@@ -396,6 +396,17 @@ TEST(PlacementRules, Experts) {
   EXPECT_EQ(of("expert_linear_dx", kInvariant, shard(1)), "S(2)");
   EXPECT_EQ(of("expert_linear_dx", shard(2), shard(2)), "P");
   EXPECT_EQ(of("expert_linear", shard(2), kInvariant).substr(0, 8), "combines");
+  // Ranks with the same tokens have some of the experts: slots S(2) are those of a rank's experts.
+  Attrs own;
+  own.set("axis", std::string("tp"));
+  EXPECT_EQ(outcome("take_slots", {{{8, 2}, kInvariant}}, {{8, 2}}, own), "S(2)");
+  EXPECT_EQ(outcome("take_slots", {{{8, 2}, shard(0)}}, {{8, 2}}, own).substr(0, 8), "combines");
+  EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, kInvariant}, {{8, 2}, shard(2)}}, {{4, 8, 3}}), "S(0)");
+  EXPECT_EQ(outcome("dispatch_grad", {{{8, 2}, shard(2)}, {{4, 8, 3}, shard(0)}}, {{2, 4, 3}}), "P");
+  const Operand slots{{8, 2}, shard(2)}, weights{{8, 2}, kInvariant}, y{{4, 8, 3}, shard(0)};
+  EXPECT_EQ(outcome("combine", {y, slots, weights}, {{2, 4, 3}}), "P");
+  EXPECT_EQ(outcome("combine_grad", {y, slots, weights, {{2, 4, 3}, kInvariant}}, {{4, 8, 3}, {8, 2}}), "S(0), P");
+  EXPECT_EQ(outcome("combine", {y, {{8, 2}, kInvariant}, weights}, {{2, 4, 3}}).substr(0, 8), "combines");
   EXPECT_EQ(of("expert_linear", kInvariant, shard(1)).substr(0, 8), "combines");
 }
 

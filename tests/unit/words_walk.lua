@@ -143,7 +143,8 @@ end)
 
 tensor = nil
 local recorder
-strategy.result({ name = "walk", axes = {}, splits = "batch", site = mesh.site, options = {}, body = function(unit)
+strategy.result({ name = "walk", axes = {}, shared = {}, splits = "batch", site = mesh.site, options = {},
+                  body = function(unit)
   recorder = intents.recorder(unit.grads.unit)
   recorder.intents = {}
   target, last = unit.grads, unit.last

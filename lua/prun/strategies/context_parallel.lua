@@ -8,11 +8,8 @@ return prun.strategy("context_parallel", {
   axis = { "cp", "mesh axis over which tokens are split" },
   share = { "zigzag", "a rank's tokens: zigzag, a chunk from each end; documents: chunks whose attention inside " ..
             "documents costs the same, for packed data", choices = { "zigzag", "documents" } },
-  experts = { false, "spread experts over the axis, too: moe.gate, moe.up and moe.down" },
   bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
 }, function(unit, opt)
-  local spread = opt.experts and unit:find { "moe.gate", "moe.up", "moe.down" } or {}
-  for _, layer in ipairs(spread) do layer:place { [opt.axis] = "S(0)" } end
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket })
   end)

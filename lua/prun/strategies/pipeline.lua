@@ -66,7 +66,7 @@ return schema.constructor("prun.pipeline", entries, function(_, given)
         host.site_of_word(site, other))
     end
   end
-  return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, splits = "nothing",
-           options = options, layout = layout, schedule = schedule, chunks = chunks, pipeline = result,
-           body = function() end }
+  return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, shared = {},
+           splits = "nothing", options = options, layout = layout, schedule = schedule, chunks = chunks,
+           pipeline = result, body = function() end }
 end)

@@ -1,4 +1,5 @@
-// join_pieces, cut_pieces, take_piece, copy_kv and join_qkv: copies of blocks; only join_qkv rounds.
+// join_pieces, cut_pieces, take_piece, copy_kv and join_qkv: copies of blocks; only join_qkv rounds. take_slots: the
+// numbers of slots in a rank's piece.
 #include "block.cuh"
 #include "launch.h"
 
@@ -88,6 +89,23 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
                      {b.outer, 1, b.inner, b.pieces * b.inner, 0, b.inner, 0});
 }
 
+__global__ void renumber_slots(const int32_t* x, int32_t* y, int64_t n, int64_t run, int64_t block, int64_t own) {
+  for (int64_t i = first_item(); i < n; i += item_stride()) {
+    const int64_t slot = x[i];
+    const bool mine = slot >= 0 && slot % block / run == own;
+    y[i] = mine ? static_cast<int32_t>(slot / block * run + slot % run) : -1;
+  }
+}
+
+std::unique_ptr<Kernel> make_take_slots(const OpView& view) {
+  const int64_t n = view.read(0).count(), run = view.integer("run"), block = run * view.integer("pieces"),
+                own = view.share("axis").index;
+  view.expect_count(view.write(0), n);
+  return kernel_of([x = view.in<int32_t>(0), y = view.out<int32_t>(0), n, run, block, own](cudaStream_t stream) {
+    launch(renumber_slots, blocks_for(n, kThreads), kThreads, 0, stream, x, y, n, run, block, own);
+  });
+}
+
 // Makes copy_kv: kv is the end of each row of qkv.
 std::unique_ptr<Kernel> make_copy_kv(const OpView& view) {
   const Tensor qkv = view.read(0), kv = view.write(0);
@@ -134,6 +152,7 @@ const KernelFamily kFamily = {
     {"join_pieces", make_moved<true>, nullptr, takes_any},
     {"cut_pieces", make_moved<false>, nullptr, takes_any},
     {"take_piece", make_take, nullptr, takes_any},
+    {"take_slots", make_take_slots, nullptr, takes_any},
     {"copy_kv", make_copy_kv},
     {"join_qkv", make_join_qkv},
 };

@@ -85,6 +85,15 @@ void derive_take(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit(join_pieces, {all}, {builder.type(x)}, join)[0]);
 }
 
+Types infer_take_slots(const Types& inputs, const Attrs& attrs) {
+  require_inputs("take_slots", inputs, 1, 1);
+  require_dtype("take_slots", "the slot tensor", inputs[0], Dtype::i32);
+  if (attrs.integer("run") < 1 || attrs.integer("pieces") < 1)
+    throw plan_error(fmt::format("take_slots: {} pieces of {} slots; at least 1 is needed", attrs.integer("pieces"),
+                                 attrs.integer("run")));
+  return inputs;
+}
+
 // Only the piece is read.
 Cost cost_take(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
 
@@ -103,5 +112,7 @@ const OpDef take_piece = {.name = "take_piece",
                           .infer = infer_take,
                           .derive = derive_take,
                           .cost = cost_take};
+const OpDef take_slots = {
+    .name = "take_slots", .distribution = Distribution::whole, .infer = infer_take_slots, .cost = per_output<2>};
 
 }  // namespace prun::ops

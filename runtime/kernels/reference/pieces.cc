@@ -40,8 +40,19 @@ void take_piece(Call& c) {
   });
 }
 
+void take_slots(Call& c) {
+  const int64_t run = c.attrs.integer("run"), block = run * c.attrs.integer("pieces"),
+                own = share_along(c.memory, c.attrs.text("axis")).index;
+  for (int64_t i = 0; i < c.reads[0].count(); ++i) {
+    const auto slot = static_cast<int64_t>(c.reads[0][i]);
+    const bool mine = slot >= 0 && slot % block / run == own;
+    c.writes[0][i] = static_cast<double>(mine ? slot / block * run + slot % run : -1);
+  }
+}
+
 }  // namespace
 
-const Family piece_rules = {{"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}};
+const Family piece_rules = {
+    {"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}, {"take_slots", take_slots}};
 
 }  // namespace prun::reference

@@ -297,6 +297,24 @@ def adapt_strategies(draw, axes, strategies, model):
                 one["options"].pop("sequence", None)
 
 
+def fold_experts(draw, axes, strategies, model):
+    """Sometimes splits the experts over one or two axes of other strategies, or of one and their own."""
+    options, others = model["options"], [name for name in ("dp", "dp2", "cp", "tp") if name in axes]
+    if "experts" not in options or not others or not draw.chance(0.5):
+        return
+    draw.random.shuffle(others)
+    over = others[:draw.between(1, 2)] if "ep" not in axes else ["ep", others[0]]
+    ranks = 1
+    for name in over:
+        ranks *= axes[name]
+    if not draw.chance(0.03):
+        options["experts"] = ranks * max(1, options["experts"] // ranks)
+        options["choices"] = min(options["choices"], options["experts"])
+    strategies[:] = [one for one in strategies if one["word"] != "expert_parallel"]
+    strategies.append({"word": "expert_parallel", "options": {"over": over} if len(over) > 1 else {"axis": over[0]}})
+    draw.random.shuffle(strategies)
+
+
 def draw_optimizer(draw):
     word = draw.one("sgd", "sgd", "adamw", "adamw", "adam", "lion")
     options = {"lr": draw.one(0.1, 0.03) if word == "sgd" else 0.01 if word in ("adamw", "adam") else 0.001}
@@ -397,6 +415,7 @@ def draw_case(seed):
     strategies = draw_strategies(draw, axes)
     model = draw_model(draw, axes, strategies)
     adapt_strategies(draw, axes, strategies, model)
+    fold_experts(draw, axes, strategies, model)
     plan = draw_plan_options(draw, axes)
     mesh = [[name, size] for name, size in axes.items()]
     draw.random.shuffle(mesh)

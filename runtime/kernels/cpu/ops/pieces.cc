@@ -1,4 +1,5 @@
 // join_pieces, cut_pieces and take_piece: copies of blocks between [pieces, outer, inner] and [outer, pieces, inner].
+// take_slots: the numbers of slots in a rank's piece.
 #include <cstring>
 
 #include "kernels/cpu/ops/elementwise.h"
@@ -48,10 +49,23 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
       });
 }
 
+std::unique_ptr<Kernel> make_take_slots(const OpView& view) {
+  const int64_t run = view.attrs().integer("run"), block = run * view.attrs().integer("pieces"),
+                own = view.share("axis").index, n = view.read(0).count();
+  view.expect_count(view.write(0), n);
+  return kernel_of([x = view.in<int32_t>(0), y = view.out<int32_t>(0), run, block, own, n] {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool mine = x[i] >= 0 && x[i] % block / run == own;
+      y[i] = mine ? static_cast<int32_t>(x[i] / block * run + x[i] % run) : -1;
+    }
+  });
+}
+
 }  // namespace
 
 const Family piece_kernels = {{"join_pieces", make_moved<true>, Accepts::numbers},
                               {"cut_pieces", make_moved<false>, Accepts::numbers},
-                              {"take_piece", make_take, Accepts::numbers}};
+                              {"take_piece", make_take, Accepts::numbers},
+                              {"take_slots", make_take_slots, Accepts::numbers}};
 
 }  // namespace prun::cpu
