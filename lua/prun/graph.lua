@@ -14,8 +14,9 @@ local graph = { current = nil, most_elements = 70368744177664, most_bytes = sche
 -- `nodes` omit calls that repeat others (alike.lua); `count` includes their values.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
-  graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
-                    has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
+  graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, rounds = {},
+                    dtype = dtype, has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {},
+                    inputs_of = {},
                     more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {}, outputs = {}, updated = {},
                     sample_ranks = 1, microbatches = 1 }
   local results = table.pack(fn(...))

@@ -52,7 +52,7 @@ end
 
 -- Returns the parts of the plan that the model's results become: the terms of the loss, then those that only metrics
 -- read. `match`: from a penalty to the ids of its parameters. `in_steps`: whether steps compute the metrics, too.
-local function numbers_of(result, metrics, in_steps, match)
+local function numbers_of(result, metrics, in_steps, match, rounds)
   local terms, at, named, sites = {}, {}, {}, {}
   local function add(of, factor, optimised, steps)
     local known = at[loss.key(of)]
@@ -93,6 +93,11 @@ local function numbers_of(result, metrics, in_steps, match)
   end
   for _, one in ipairs(result.names) do name(one.name, one.terms, nil, true, one.site) end
   for _, one in ipairs(metrics) do name(one.name, one.terms, one.over, in_steps, one.site) end
+  if #rounds > 0 then
+    local sum = rounds[1]
+    for i = 2, #rounds do sum = sum + rounds[i] end
+    name("expert_rounds", (sum * (1 / #rounds)).terms, nil, true, host.site("user"))
+  end
   if #named > 16 then host.fail(("the model names %d numbers; at most 16 are reported"):format(#named)) end
   local seen, parts = {}, 0
   for _, one in ipairs(named) do
@@ -117,5 +122,5 @@ return function(recorded, result, metrics, in_steps, site)
   end
   if not loss.is(result) then host.fail(("the model must return its loss, not %s"):format(type(result)), site) end
   return numbers_of(result, metrics_of(metrics, site), in_steps,
-    function(penalty) return matched(penalty, recorded) end)
+    function(penalty) return matched(penalty, recorded) end, recorded.rounds)
 end

@@ -95,6 +95,7 @@
 ---@field experts? integer number of experts (default 4)
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
+---@field dropless? boolean send choices beyond an expert's room in further rounds, instead of dropping them (default false)
 ---@field aux? number weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it (default 0.01)
 ---@field z? number weight of the mean square of the router's log-sum-exp; a gradient alone, and not with loads (default 0)
 ---@field bias_rate? number change per step of the experts' biases, which take part in the choice alone; 0: none, 0.001 is usual (default 0)

@@ -1,15 +1,18 @@
 -- nn.moe: a mixture of experts instead of an MLP. A router sends each token to its top `choices` experts; an expert is
 -- a gelu MLP or, with `gated`, a SwiGLU; their results are summed, weighted by the experts' scores.
 --
--- Surprising fact: without a capacity every expert has slots for all tokens, so no token is ever dropped.
+-- Surprising fact: without a capacity every expert has slots for all tokens, so no token is ever dropped. `dropless`
+-- drops none either, in rounds of the capacity. Round 0 is the last node, so that backward runs it first.
 
 local arithmetic = require "prun.arithmetic"
 local buffers = require "prun.buffers"
 local graph = require "prun.graph"
+local loss = require "prun.loss"
 local nn = require "prun.nn"
 local schema = require "prun.schema"
 
 local most = graph.most_elements
+local most_counted = 32  -- layers whose rounds are counted: a plan has at most 60 parts of numbers
 local options = {
   { name = "hidden", kind = "integer", optional = true, least = 1, most = most,
     help = "size inside an expert; default 4 · width" },
@@ -18,6 +21,8 @@ local options = {
   { name = "capacity", kind = "number", default = math.huge, above = 0, infinite = true,
     instead = "; 1.25 is usual, and inf drops nothing",
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
+  { name = "dropless", kind = "boolean", default = false,
+    help = "send choices beyond an expert's room in further rounds, instead of dropping them" },
   { name = "aux", kind = "number", default = 0.01, least = 0,
     help = "weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it" },
   { name = "z", kind = "number", default = 0, least = 0,
@@ -79,6 +84,9 @@ local function check(name, x, opt)
     fail("choices", "each token goes to %d experts, and there %s %d", opt.choices, opt.experts == 1 and "is" or "are",
       opt.experts)
   end
+  if opt.dropless and opt.capacity == math.huge then
+    fail("dropless", "the rounds need a capacity: 1.25 is usual; inf drops nothing in one round")
+  end
   local groups, kept = opt.groups, opt.groups_kept or opt.groups
   if opt.loads and opt.z > 0 then fail("z", "'loads' are of a loss over all layers, and 'z' is a loss of the layer") end
   if opt.experts % groups ~= 0 then fail("groups", "%d experts do not divide into %d groups", opt.experts, groups) end
@@ -125,6 +133,46 @@ local function shared(name, x, opt, init)
     { bias = false, init = written(opt.down_init or opt.init or { "uniform", 1 / math.sqrt(opt.shared) }) })
 end
 
+-- Adds the most rounds of an expert in the layer to the number expert_rounds, of which model_results makes the mean
+-- over layers, microbatches and data ranks. ⌈n / slots⌉ is ⌊(n + slots - 1) / slots⌋, which a cast to i32 rounds down.
+local function count_rounds(name, filled, slots)
+  local counted, wide = graph.current.rounds, graph.current.dtype == "f64" and "f64" or "f32"
+  if #counted == most_counted then return end
+  local function op(kind, input, attrs) return (graph.op(kind, { input }, attrs, name .. ".rounds")) end
+  local loads = op("reduce_dims", op("cast", filled, { dtype = wide }), { op = "max", dims = { 0 }, of_rank = 1 })
+  local rounds = op("pointwise", loads, { program = ("add x0 %d; div r0 %d"):format(slots - 1, slots) })
+  rounds = op("cast", op("cast", rounds, { dtype = "i32" }), { dtype = wide })
+  counted[#counted + 1] = loss.of(op("mean", rounds, {}))
+end
+
+-- Returns the share of slots with a token; of a dropless mixture, in round 0.
+local function routed_share(opt, tokens, slots)
+  return math.min(1.0, opt.choices * tokens / (opt.experts * (slots == 0 and tokens or slots)))
+end
+
+-- Returns the sum over the experts of a round, added to that of the rounds before; without `round`, over all choices.
+local function round_of_experts(name, work, round, sum)
+  local experts, filled = work.experts, work.filled
+  local product = { round = round, routed = (round or 0) > 0 and 0.0 or work.routed }  -- later rounds are rare
+  local sent = graph.op("dispatch", { work.x, work.places },
+                        { experts = experts, capacity = work.slots, round = round }, name .. ".dispatch")
+  local wide = graph.op("expert_linear", { sent, work.up, filled }, product, name .. ".up")
+  local turn = work.gate and graph.op("expert_linear", { sent, work.gate, filled }, product, name .. ".gate")
+  local inner
+  if round then
+    inner = graph.op("expert_activation", { turn or wide, turn and wide or filled, turn and filled or nil },
+                     { round = round }, name .. ".activation")
+  elseif turn then
+    inner = graph.op("silu_mul", { turn, wide }, {}, name .. ".silu_mul")
+  else
+    inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+  end
+  local result = graph.op("expert_linear", { inner, work.down, filled }, product, name .. ".down")
+  local batch, tokens = work.x.shape[1], work.x.shape[2]
+  return graph.op("combine", { result, work.places, work.weights, sum },
+                  { batch = batch, tokens = tokens, round = round }, name .. ".combine")
+end
+
 -- y [B, T, width] from x [B, T, width].
 return schema.word("prun.nn.moe", {
   { name = "name", kind = "name", help = "of the layer; its weights are called after it" },
@@ -134,8 +182,6 @@ return schema.word("prun.nn.moe", {
   check(name, x, opt)
   local batch, tokens, width = x.shape[1], x.shape[2], x.shape[3]
   local experts, hidden, slots = opt.experts, opt.hidden or 4 * width, slots_of(opt, batch * tokens)
-  local all_slots = experts * (slots == 0 and batch * tokens or slots)
-  local product = { routed = math.min(1.0, opt.choices * batch * tokens / all_slots) }  -- share of slots with a token
   local init = opt.init or { "uniform", 1 / math.sqrt(width) }
   local down_init = opt.down_init or opt.init or { "uniform", 1 / math.sqrt(hidden) }
 
@@ -146,7 +192,7 @@ return schema.word("prun.nn.moe", {
 
   local logits = graph.op("linear", { x, router }, {}, name .. ".router")
   local attrs, inputs = routing(opt), { logits }
-  attrs.capacity, attrs.aux = slots, opt.loads and 0.0 or opt.aux + 0.0
+  attrs.capacity, attrs.aux = opt.dropless and 0 or slots, opt.loads and 0.0 or opt.aux + 0.0
   local bias = opt.bias_rate > 0 and buffers.buffer(name .. ".bias", { experts })
   if bias then inputs[2], attrs.biased = bias, 1 end
   inputs[#inputs + 1] = opt.documents
@@ -154,16 +200,16 @@ return schema.word("prun.nn.moe", {
                                                    { "slots", "counts", "filled" })
   if bias then follow_loads(name, bias, counts, opt) end
   if opt.loads then add_loads(name, opt, logits, counts, batch * tokens) end
-  local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
-  local wide = graph.op("expert_linear", { sent, up, filled }, product, name .. ".up")
-  local inner
-  if gate then
-    local turn = graph.op("expert_linear", { sent, gate, filled }, product, name .. ".gate")
-    inner = graph.op("silu_mul", { turn, wide }, {}, name .. ".silu_mul")
+  local work = { x = x, places = places, weights = weights, filled = filled, gate = gate, up = up, down = down,
+                 experts = experts, slots = slots, routed = routed_share(opt, batch * tokens, slots) }
+  local y
+  if opt.dropless and slots > 0 then
+    count_rounds(name, filled, slots)
+    for round = math.ceil(batch * tokens / slots) - 1, 0, -1 do
+      y = round_of_experts(("%s.round%d"):format(name, round), work, round, y)
+    end
   else
-    inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+    y = round_of_experts(name, work)
   end
-  local result = graph.op("expert_linear", { inner, down, filled }, product, name .. ".down")
-  local y = graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine")
   return opt.shared > 0 and y + shared(name .. ".shared", x, opt, init) or y
 end)

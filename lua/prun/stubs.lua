@@ -241,6 +241,7 @@
 ---@field experts? integer experts in a block (default 8)
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
+---@field dropless? boolean rounds of the capacity for choices beyond it, instead of dropping them (default false)
 ---@field aux? number weight of the load-balancing loss (default 0.001)
 ---@field base? number of the rotary angles (default 1000000)
 ---@class prun.models.mlp.options
@@ -262,6 +263,7 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field hidden? integer size inside an expert; 0: 4 * width (default 0)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
+---@field dropless? boolean rounds of the capacity for choices beyond it, instead of dropping them (default false)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
 ---@class prun.muon.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)

@@ -34,6 +34,13 @@ class Recorder final : public GradientBuilder {
   bool wants(ValueId value) const override { return wants_.has(value) && wants_[value]; }
   ValueId gradient(ValueId value) const override { return gradient_.has(value) ? gradient_[value] : ValueId(); }
 
+  const OpDef* gradient_op(ValueId value) const override {
+    const ValueId known = gradient(value);
+    for (auto node = state_.backward.rbegin(); node != state_.backward.rend() && !known.none(); ++node)
+      if (std::ranges::find(node->outputs, known) != node->outputs.end()) return node->op;
+    return nullptr;
+  }
+
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                             Attrs attrs) override {
     copy_shares(op, inputs, types, attrs);
@@ -67,6 +74,11 @@ class Recorder final : public GradientBuilder {
     if (!sum) sum = emit(ops::add, {known, gradient}, {new_gradient.type}, {})[0];
     graph_.values[*sum].name = "d " + graph_.values[value].name;
     known = *sum;
+  }
+
+  void replace(ValueId value, ValueId gradient) override {
+    gradient_[value] = gradient;
+    graph_.values[gradient].name = "d " + graph_.values[value].name;
   }
 
   void run() {
@@ -164,10 +176,11 @@ class Recorder final : public GradientBuilder {
     return emit(ops::cast, {gradient}, {{wanted, type.shape}}, attrs)[0];
   }
 
-  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).
+  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h). All ops of a round are marked.
   void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
                    Attrs& attrs) const {
     const Attrs& forward = current_->attrs;
+    if (forward.has("round")) attrs.set("round", forward.integer("round"));
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
     read.reserve(inputs.size());

@@ -21,12 +21,21 @@ constexpr size_t kMostReads = 15;  // reads of one check: two bits each
 // to host memory is checked when it is computed and again when it is loaded.
 bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); }
 
+// Returns whether the op writes slots of a round of experts, which it leaves as they are if no slot has a token. The
+// results that later ops add up are checked.
+bool may_leave(const Op& op, TensorId tensor) {
+  if (!op.attrs.has("round") || op.is(ops::combine) || op.is(ops::dispatch_grad)) return false;
+  if (op.is(ops::combine_grad)) return tensor == op.writes[0];
+  return !op.is(ops::expert_linear_dw) && !op.is(ops::expert_linear_dw_add) && !op.is(ops::add);
+}
+
 // Returns the float tensors that the op writes, without duplicates.
 std::vector<TensorId> results(const Program& program, const Op& op) {
   std::vector<TensorId> tensors;
   if (is_seen_elsewhere(op)) return tensors;
   for (const TensorId id : op.writes) {
     const Dtype dtype = program.tensors[id].dtype;
+    if (may_leave(op, id)) continue;
     if (computes(dtype) && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
   }
   PRUN_CHECK(tensors.size() <= kMostReads, fmt::format("{} writes {} tensors", op.def->name, tensors.size()));

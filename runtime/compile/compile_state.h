@@ -210,6 +210,7 @@ void partition(CompileState& state);         // partition.cc: assigns calls to s
 void distribute(CompileState& state);        // distribute.cc: whole shapes -> local shapes, collectives of activations
 void begin_forward(CompileState& state);     // forward.cc: no gradients; the prediction
 void differentiate(CompileState& state);     // autodiff.cc: backward nodes
+void repeat_rounds(CompileState& state);     // repeat_rounds.cc: backward recomputes rounds of dropless experts
 void overlap_dw(CompileState& state);        // overlap_dw.cc: overlaps dw with the reduction of dx
 // merge_pointwise.cc: merge chains of elementwise ops, in forward and in backward.
 void merge_pointwise(CompileState& state);

@@ -17,9 +17,10 @@
 namespace prun {
 namespace {
 
-const OpDef* const kByToken[] = {&ops::linear,   &ops::bias,          &ops::gelu,    &ops::relu,  &ops::tanh,
-                                 &ops::silu_mul, &ops::layernorm,     &ops::rmsnorm, &ops::route, &ops::dispatch,
-                                 &ops::combine,  &ops::expert_linear, &ops::add,     &ops::mul,   &ops::scale};
+const OpDef* const kByToken[] = {&ops::linear, &ops::bias,     &ops::gelu,      &ops::relu,
+                                 &ops::tanh,   &ops::silu_mul, &ops::layernorm, &ops::rmsnorm,
+                                 &ops::route,  &ops::dispatch, &ops::combine,   &ops::expert_linear,
+                                 &ops::add,    &ops::mul,      &ops::scale,     &ops::expert_activation};
 
 ValueId input_of(const Graph& graph, std::string_view name) {
   for (const ValueId id : graph.values.ids())
@@ -114,6 +115,9 @@ class Decoder {
     std::vector<ValueId> inputs;
     for (const ValueId input : node.inputs) inputs.push_back(now(input));
     Attrs attrs = node.attrs;
+    if (attrs.integer("round") > 0) return;  // round 0 has a slot for each token
+    attrs.erase("round");
+    if (node.op == &ops::combine) inputs.resize(3);
     if (node.op == &ops::dropout) {
       now_[node.outputs[0]] = inputs[0];
     } else if (node.op == &ops::by_phase) {

@@ -317,6 +317,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::matmul, reduction},
     {&ops::cumsum, reduction},
     {&ops::expert_linear, expert_linear},
+    {&ops::expert_activation, expert_activation},
     {&ops::cross_entropy, cross_entropy},
     {&ops::squares, squares},
 };
@@ -324,7 +325,9 @@ constexpr OwnRule kOwnRules[] = {
 }  // namespace
 
 DistributeRule distribute_rule(const OpDef& op) {
-  if (&op == &ops::all_to_all || &op == &ops::join_pieces || &op == &ops::cut_pieces) return expert_pieces;
+  for (const OpDef* exchange :
+       {&ops::all_to_all, &ops::join_pieces, &ops::cut_pieces, &ops::pack_rows, &ops::exchange_rows, &ops::unpack_rows})
+    if (&op == exchange) return expert_pieces;
   if (&op == &ops::all_gather) return token_pieces;
   switch (op.distribution) {
     case Distribution::whole:

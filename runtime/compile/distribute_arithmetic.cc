@@ -61,6 +61,7 @@ class DimCheck {
         continue;
       }
       if (node.attrs.has("over_tokens")) continue;  // reads sums over all tokens (sum_over_tokens)
+      if (node.attrs.has("of_rank")) continue;      // each rank reports a number of its own
       int64_t found = -1;
       for (const ValueId input : node.inputs) {
         const int64_t dim = dim_[input.index()];

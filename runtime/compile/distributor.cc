@@ -112,6 +112,18 @@ void Distributor::split_parameters() {
   }
 }
 
+bool Distributor::is_split_over_others(ValueId parameter) const {
+  const Value& value = graph_.values[parameter];
+  const std::string layer = layer_of(graph_, value), &unit_class = graph_.units[value.unit].unit_class;
+  for (const Strategy& strategy : state_.plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const LayerPlacement& one : unit.layers)
+        if (unit.unit_class == unit_class && one.layer == layer && one.dim == 0 && one.axis != axis_ &&
+            state_.plan.mesh.size(one.axis) > 1)
+          return true;
+  return false;
+}
+
 bool Distributor::sequence(const Node& node) const {
   const std::string& unit_class = graph_.units[graph_.calls[node.call].unit].unit_class;
   for (const Strategy& strategy : state_.plan.strategies)

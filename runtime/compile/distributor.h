@@ -33,6 +33,8 @@ class Distributor {
   const std::vector<Node>& whole_nodes() const { return whole_nodes_; }
   // Returns the dim of the weight that is split over the axis; -1 = none.
   int split_dim(ValueId parameter) const;
+  // Returns whether other axes of several ranks split the first dim of the weight, too.
+  bool is_split_over_others(ValueId parameter) const;
   // Returns whether the unit's activations are sharded along tokens (sequence parallelism) by default.
   bool sequence(const Node& node) const;
   // Returns the whole value; its gradient is whole too.
@@ -129,6 +131,7 @@ int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t outpu
 // Rules for experts that are split along their first dim, or each along its hidden dim.
 void dispatch(Distributor& d, const Node& node);
 void expert_linear(Distributor& d, const Node& node);
+void expert_activation(Distributor& d, const Node& node);
 void combine(Distributor& d, const Node& node);
 void expert_pieces(Distributor& d, const Node& node);
 // The rule of collectives that context parallelism has inserted.

@@ -1,5 +1,5 @@
 // Expert parallelism. Surprising fact: capacities fix the shapes, so that a plain all_to_all of slots suffices; empty
-// slots are sent as zeros.
+// slots are sent as zeros. Rounds of a dropless mixture send the rows with a token only (ir/ops/expert_rows.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -93,14 +93,20 @@ void split_experts(CompileState& state) {
 
 namespace {
 
+// Marks an op of an exchange as one of the reader's round.
+void set_round(Attrs& attrs, const Node& reader) {
+  if (reader.attrs.has("round")) attrs.set("round", reader.attrs.integer("round"));
+}
+
 // Sends the tokens of all ranks to the rank of their experts (all_to_all).
-ValueId to_experts(Distributor& d, ValueId x) {
+ValueId to_experts(Distributor& d, ValueId x, const Node& reader) {
   TensorType pieces = d.type(x);  // [E, C, ..] -> [ranks, E / ranks, C, ..] -> [E / ranks, ranks · C, ..]
   pieces.shape[0] /= d.ranks();
   TensorType joined = pieces;
   joined.shape[1] *= d.ranks();
   pieces.shape.insert(pieces.shape.begin(), d.ranks());
   Attrs exchange, join;
+  set_round(exchange, reader), set_round(join, reader);
   exchange.set("axis", d.axis());
   join.set("pieces", int64_t{d.ranks()});
   join.set("dim", int64_t{1});
@@ -108,17 +114,88 @@ ValueId to_experts(Distributor& d, ValueId x) {
 }
 
 // Returns the results of this rank's experts to the ranks that own the tokens (all_to_all).
-ValueId to_tokens(Distributor& d, ValueId y) {
+ValueId to_tokens(Distributor& d, ValueId y, const Node& reader) {
   if (d.placement(y) != shard_of(0) || d.splits_weights()) return d.whole(y);
   TensorType pieces = d.type(y), home = pieces;
   pieces.shape[1] /= d.ranks();
   home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};
   pieces.shape.insert(pieces.shape.begin(), d.ranks());
   Attrs exchange, cut;
+  set_round(exchange, reader), set_round(cut, reader);
   exchange.set("axis", d.axis());
   cut.set("pieces", int64_t{d.ranks()});
   cut.set("dim", int64_t{1});
   return d.emit(ops::all_to_all, d.emit(ops::cut_pieces, {y}, cut, {pieces}), exchange, {home})[0];
+}
+
+// The numbers of filled slots of a dropless mixture, for one axis of experts.
+struct Filled {
+  ValueId own;   // [E,1]: of the rank's tokens
+  ValueId all;   // [ranks,E,1]: of all ranks' tokens
+  ValueId here;  // [E / ranks,ranks]: of all ranks' tokens, for the rank's experts
+};
+
+// Gathers the numbers of all ranks, once for all rounds of a layer.
+Filled filled_of(Distributor& d, ValueId own) {
+  TensorType all = d.type(own), here = all;
+  all.shape.insert(all.shape.begin(), d.ranks());
+  TensorType piece = all;
+  piece.shape[1] /= d.ranks();
+  here.shape = {piece.shape[1], d.ranks()};
+  const ValueId pieces = d.once(own, [&](ValueId filled) {
+    Attrs gather, take, join;
+    gather.set("axis", d.axis());
+    const ValueId gathered = d.emit(ops::all_gather, {filled}, gather, {all})[0];
+    take.set("axis", d.axis());
+    take.set("pieces", int64_t{d.ranks()});
+    take.set("dim", int64_t{1});
+    join.set("pieces", int64_t{d.ranks()});
+    join.set("dim", int64_t{1});
+    const ValueId mine = d.emit(ops::take_piece, {gathered}, take, {piece})[0];
+    const ValueId joined = d.emit(ops::join_pieces, {mine}, join, {here}, shard_of(0))[0];
+    d.once(joined, [&](ValueId) { return gathered; });
+    return joined;
+  });
+  return {own, d.once(pieces, [](ValueId joined) { return joined; }), pieces};
+}
+
+Attrs rows_attrs(const Attrs& attrs) {
+  Attrs round;
+  round.set("round", attrs.integer("round"));
+  round.set("routed", attrs.number("routed", 1));
+  return round;
+}
+
+// Exchanges the rows of a round between the ranks of the tokens and, unless `home`, those of the experts.
+ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, Attrs attrs, bool home) {
+  const ValueId from = home ? filled.here : filled.own, to = home ? filled.own : filled.here;
+  const Shape slotted = d.type(x).shape, &sources = d.type(from).shape, &others = d.type(to).shape;
+  const int64_t slots = slotted[1] / sources[1];
+  const Dtype dtype = d.type(x).dtype;
+  const TensorType packed{dtype, {sources[1], slotted[0], slots, slotted[2]}},
+      sent{dtype, {others[1], others[0], slots, slotted[2]}}, result{dtype, {others[0], others[1] * slots, slotted[2]}};
+  const ValueId rows = d.emit(ops::pack_rows, {x, from}, attrs, {packed})[0];
+  Attrs exchange = attrs;
+  exchange.set("axis", d.axis());
+  exchange.set("home", int64_t{home ? 1 : 0});
+  const ValueId arrived = d.emit(ops::exchange_rows, {rows, filled.all}, exchange, {sent})[0];
+  return d.emit(ops::unpack_rows, {arrived, to}, attrs, {result}, home ? Placement{} : shard_of(0))[0];
+}
+
+// Returns whether an expert_linear, or an activation after one, is of a dropless mixture whose experts only this axis
+// divides. Over two axes, slots are exchanged whole.
+bool sends_rows(const Distributor& d, const Node& node) {
+  if (!node.attrs.has("round")) return false;
+  if (node.op == &ops::expert_linear) return !d.is_split_over_others(node.inputs[1]);
+  for (const Node& made : d.whole_nodes())
+    if (made.outputs[0] == node.inputs[0]) return made.op == &ops::expert_linear && sends_rows(d, made);
+  return false;
+}
+
+// Whether the op belongs to the exchange of tokens over an axis.
+bool is_exchange(const OpDef& op) {
+  return &op == &ops::all_to_all || &op == &ops::join_pieces || &op == &ops::cut_pieces || &op == &ops::pack_rows ||
+         &op == &ops::exchange_rows || &op == &ops::unpack_rows;
 }
 
 // Calls f for each reader of a whole graph's value, through the exchange of tokens over another axis.
@@ -127,7 +204,7 @@ void each_reader(const Distributor& d, ValueId value, const F& f) {
   for (const Node& node : d.whole_nodes())
     for (const ValueId input : node.inputs) {
       if (input != value) continue;
-      if (node.op == &ops::all_to_all || node.op == &ops::join_pieces || node.op == &ops::cut_pieces)
+      if (is_exchange(*node.op))
         each_reader(d, node.outputs[0], f);
       else
         f(node);
@@ -149,6 +226,12 @@ void require_divisible(const Distributor& d, int64_t experts, const Value& weigh
   const int64_t all = weight.whole[0], ranks = d.ranks() * (all / experts);  // of two axes if another one came before
   d.fail(fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", all, weight.name, ranks,
                      fmt::join(split(weight.split_axis, ','), "' x '")));
+}
+
+// Returns the slots of an expert that route has numbered for a dispatch or combine: in rounds one for each token.
+int64_t numbered(const Distributor& d, const Node& node) {
+  const ValueId slotted = node.op == &ops::combine ? node.inputs[0] : node.outputs[0];
+  return d.type(node.attrs.has("round") ? node.inputs[1] : slotted).shape[node.attrs.has("round") ? 0 : 1];
 }
 
 // Returns the slots of this rank's experts, whose ranks have the same tokens. `experts`: those of one rank, of the
@@ -183,7 +266,7 @@ void dispatch(Distributor& d, const Node& node) {
       experts = d.type(reader.inputs[1]).shape[0];
     });
     const Shape& sent = d.type(node.outputs[0]).shape;
-    copy.inputs = {d.replicated(node.inputs[0]), own_slots(d, node.inputs[1], experts, sent[1])};
+    copy.inputs = {d.replicated(node.inputs[0]), own_slots(d, node.inputs[1], experts, numbered(d, node))};
     copy.attrs.set("experts", sent[0] / d.ranks());
     return d.keep(std::move(copy), shard_of(0));
   }
@@ -215,7 +298,7 @@ void expert_pieces(Distributor& d, const Node& node) {
   if (!d.is_replicated(x) && !d.is_partial(x)) {
     if (node.op == &ops::join_pieces) return token_pieces(d, node);
     Node copy = node;
-    copy.inputs[0] = to_tokens(d, x);
+    copy.inputs[0] = to_tokens(d, x, node);
     return d.keep(std::move(copy), {});
   }
   const bool partial = d.is_partial(x);
@@ -234,9 +317,17 @@ void expert_linear(Distributor& d, const Node& node) {
   Node copy = node;
   if (dim == 0) {
     if (!d.splits_weights()) {
+      if (sends_rows(d, node)) {
+        const Filled filled = filled_of(d, node.inputs[2]);
+        if (d.placement(x) == Placement{})
+          copy.inputs[0] =
+              d.once(x, [&](ValueId sent) { return exchange_rows(d, sent, filled, rows_attrs(node.attrs), false); });
+        copy.inputs[2] = filled.here;
+        return d.keep(std::move(copy), shard_of(0));
+      }
       for (const size_t i : {0, 2})
         if (d.placement(node.inputs[i]) == Placement{})
-          copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent); });
+          copy.inputs[i] = d.once(node.inputs[i], [&](ValueId sent) { return to_experts(d, sent, node); });
       return d.keep(std::move(copy), shard_of(0));
     }
     if (d.placement(x) != shard_of(0))
@@ -264,22 +355,62 @@ void expert_linear(Distributor& d, const Node& node) {
   d.define(node.outputs[0], later ? y : d.sum(y, false));
 }
 
-// Partial sums are added up by token.
+// Slots remain where they are; the numbers of filled ones are those of the same experts.
+void expert_activation(Distributor& d, const Node& node) {
+  Node copy = node;
+  const Placement slots = d.placement(node.inputs[0]);
+  const ValueId filled = node.inputs.back();
+  if (slots == shard_of(0) && d.splits_weights())
+    copy.inputs.back() = d.piece_of(filled, 0);
+  else if (slots == shard_of(0))
+    copy.inputs.back() = sends_rows(d, node) ? filled_of(d, filled).here
+                                             : d.once(filled, [&](ValueId sent) { return to_experts(d, sent, node); });
+  d.keep(std::move(copy), slots);
+}
+
+namespace {
+
+// Returns the results of the rank's tokens. Those of a round take the way that its tokens took.
+ValueId results_of_experts(Distributor& d, const Node& combine) {
+  const ValueId y = combine.inputs[0];
+  if (d.placement(y) == shard_of(0) && !d.splits_weights())
+    for (const Node& made : d.whole_nodes())
+      if (made.outputs[0] == y && made.op == &ops::expert_linear && sends_rows(d, made))
+        return exchange_rows(d, y, filled_of(d, made.inputs[2]), rows_attrs(made.attrs), true);
+  return to_tokens(d, y, combine);
+}
+
+// Returns whether the only reader of a round's result is the combine of the next round, which adds to it.
+bool is_only_added_to(const Distributor& d, ValueId result) {
+  int readers = 0, rounds = 0;
+  for (const Node& node : d.whole_nodes())
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != result) continue;
+      readers++;
+      rounds += node.op == &ops::combine && i == 3 ? 1 : 0;
+    }
+  return readers == 1 && rounds == 1;
+}
+
+}  // namespace
+
+// Partial sums are added up by token, after the last round.
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
   if (d.splits_weights() && d.placement(y) == shard_of(0)) {
-    const Shape& slots = d.type(y).shape;
-    copy.inputs = {y, own_slots(d, node.inputs[1], 0, slots[1]), d.replicated(node.inputs[2])};
-    const ValueId sum = d.emit(ops::combine, copy.inputs, copy.attrs, {d.type(node.outputs[0])})[0];
-    return d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
+    copy.inputs[1] = own_slots(d, node.inputs[1], 0, numbered(d, node));
+    copy.inputs[2] = d.replicated(node.inputs[2]);
+  } else {
+    copy.inputs[0] = results_of_experts(d, node);
+    for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
+    if (!d.is_partial(y)) return d.keep(std::move(copy), {});
+    copy.inputs[2] = d.replicated(copy.inputs[2]);
   }
-  copy.inputs[0] = to_tokens(d, y);
-  for (const size_t i : {1, 2}) copy.inputs[i] = d.whole(node.inputs[i]);
-  if (!d.is_partial(y)) return d.keep(std::move(copy), {});
-  copy.inputs[2] = d.replicated(copy.inputs[2]);
   const ValueId sum = d.emit(ops::combine, copy.inputs, copy.attrs, {d.type(node.outputs[0])})[0];
-  d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
+  if (!is_only_added_to(d, node.outputs[0])) return d.define(node.outputs[0], d.sum(sum, d.sequence(node)));
+  d.mark_partial(sum);
+  d.define(node.outputs[0], sum);
 }
 
 }  // namespace prun

@@ -20,6 +20,10 @@ GradientBuckets::GradientBuckets(CompileState& state, OpEmitter& emitter, const 
     for (int i = 0; i < std::ssize(parameters); ++i)
       if (ValueId gradient = state.parameter_grad[parameters[i]]; !gradient.none()) targets_[gradient] = {unit, i};
   }
+  // The rounds of a dropless mixture add up their gradients in place.
+  for (auto node = state.backward.rbegin(); node != state.backward.rend(); ++node)
+    if (node->op == &ops::expert_linear_dw_add && targets_.contains(node->outputs[0]))
+      targets_[node->inputs[3]] = targets_.at(node->outputs[0]);
   for (UnitId unit : state.graph.units.ids())
     if (state.graph.units[unit].part_of.none())
       most_parts_ = std::max<int64_t>(most_parts_, std::ranges::count_if(index.parts_of(unit), [&](UnitId part) {

@@ -103,13 +103,30 @@ std::vector<TensorId> StepBuilder::results_of(ValueId output) const {
 // Returns whether the device has an op that adds all outputs of the node to the gradients of earlier microbatches.
 bool StepBuilder::accumulates(const Node& node, const ScheduleStep& step) const {
   const OpDef* adding = node.op->accumulating;
-  if (adding == nullptr || !state_.options.fuses || !state_.options.fuses(adding->name)) return false;
+  if (adding == nullptr) return false;
+  // In rounds the op is in the graph, so the device has it.
+  const bool always = node.attrs.has("round");
+  if (!always && (!state_.options.fuses || !state_.options.fuses(adding->name))) return false;
   if (index_.is_first(step, index_.for_weights(node))) return false;
   return std::ranges::all_of(node.outputs, [&](ValueId output) {
     const GradientBuckets::Target* target = gradients_.target_of(output);
     return target != nullptr && state_.storage[target->unit].keeps_whole_gradient();
   });
 }
+
+namespace {
+
+// Returns the operand that the op of a later round writes over, the sum of other rounds; 0 = none.
+size_t sum_of_rounds(const Node& node, ValueId output) {
+  if (!node.attrs.has("round")) return 0;
+  const size_t operands = node.op == &ops::dispatch_grad                                      ? 2
+                          : node.op == &ops::combine || node.op == &ops::expert_linear_dw_add ? 3
+                          : node.op == &ops::combine_grad && output == node.outputs.back()    ? 4
+                                                                                              : SIZE_MAX;
+  return node.inputs.size() > operands ? operands : 0;
+}
+
+}  // namespace
 
 // Returns the tensor that the node's op writes as `output`; records in `sums` an addition that follows the op.
 TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
@@ -124,6 +141,7 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
       if (result != tensor) sums.emplace_back(result, tensor);
     return tensor;
   }
+  if (const size_t sum = sum_of_rounds(node, output); sum > 0) return op.reads[sum];
   if (const GradientBuckets::Target* target = gradients_.target_of(output)) {
     const bool kept = state_.storage[target->unit].keeps_whole_gradient();
     if (kept && !index_.is_first(step, index_.for_weights(node))) {

@@ -39,6 +39,7 @@ constexpr Pass kPasses[] = {
     {"distribute", Scope::model, distribute},
     {"merge_pointwise", Scope::model, merge_pointwise},
     {"autodiff", Scope::model, differentiate, Purpose::training},
+    {"repeat_rounds", Scope::model, repeat_rounds, Purpose::training},
     {"overlap_dw", Scope::model, overlap_dw, Purpose::training},
     {"merge_gradients", Scope::model, merge_gradients, Purpose::training},
     {"fuse", Scope::model, fuse},

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "exec/row_exchange.h"
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -81,6 +84,7 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
 
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world) {
   if (PutChannel* channel = put_channel_of(memory, op, world)) return make_one_sided(*channel, memory, op);
+  if (op.is(ops::exchange_rows)) return make_row_exchange(communicator_of(memory, op, world), memory, op);
   return op.def->coll == CollKind::all_gather_v ? make_all_gather_v(communicator_of(memory, op, world), memory, op)
                                                 : make_enqueued_kernel(memory, op, world, {PRUN_MEM_HOST, nullptr});
 }

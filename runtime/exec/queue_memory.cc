@@ -27,7 +27,7 @@ std::set<TensorId> maxima_of_logits(const Body& body) {
 // in rank order, averages of integers, and float minima and maxima, from which NCCL drops NaNs. A program has no
 // collectives over one rank (compile/edge_builder.cc).
 bool needs_host(const Program& program, const Op& op, const std::set<TensorId>& maxima) {
-  if (op.is(ops::all_gather_v)) return true;
+  if (op.is(ops::all_gather_v) || op.is(ops::exchange_rows)) return true;
   if (!op.is(ops::all_reduce) && !op.is(ops::reduce_scatter) && !op.is(ops::reduce)) return false;
   if (program.rank_order) return true;
   const bool floats = static_cast<int>(program.tensors[op.reads[0]].dtype) <= static_cast<int>(Dtype::f16);

@@ -14,6 +14,7 @@
 #include "device/element.h"
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
+#include "exec/row_exchange.h"
 #include "ir/calendar.h"
 #include "ir/data_source.h"
 #include "ir/ops.h"
@@ -203,6 +204,18 @@ void Interpreter::meet(const std::vector<StreamCursor>& members) {
       operand.shares = static_cast<int64_t*>(rank.memory.data(mine.writes[1]));
     }
     operands.push_back(operand);
+  }
+  if (op.is(ops::exchange_rows)) {
+    std::vector<RowCounts> counts;
+    for (size_t m = 0; m < members.size(); ++m) {
+      const VirtualRank& rank = ranks_[members[m].actor];
+      const Op& mine = walk_->op(members[m]);
+      counts.emplace_back(rank.program->tensors[mine.reads[0]].shape, mine.attrs, members.size(), m);
+      counts.back().update(static_cast<const int32_t*>(rank.memory.data(mine.reads[1])));
+    }
+    exchange_plainly(counts, dtype_bytes(dtype), operands);
+    for (const StreamCursor at : members) look(at);
+    return;
   }
   PRUN_CHECK(op.def->coll.has_value(), std::string(op.def->name) + " is no collective");
   run_plain_collective(*op.def->coll, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),

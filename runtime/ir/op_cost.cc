@@ -48,7 +48,7 @@ double wire_bytes(const Program& program, const Op& op) {
   if (op.sends()) return in;
   if (op.receives()) return 0;
   if (op.is(ops::reduce_scatter) || op.is(ops::all_to_all) || op.def->coll == CollKind::all_to_all_v)
-    return (n - 1) / n * in;
+    return (n - 1) / n * in * op.attrs.number("routed", 1);
   return n > 1 ? in : 0;
 }
 

@@ -140,10 +140,14 @@ class GradientBuilder {
   virtual TensorType type(ValueId value) const = 0;
   virtual bool wants(ValueId value) const = 0;        // false: rules skip the gradient (tokens, for example)
   virtual ValueId gradient(ValueId value) const = 0;  // the gradient accumulated so far; -1 = none
+  // Returns the op that computes the gradient accumulated so far; null = none.
+  virtual const OpDef* gradient_op(ValueId value) const = 0;
   // Appends a backward op and returns its outputs, typed by `types`.
   virtual std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                                     Attrs attrs) = 0;
   virtual void contribute(ValueId value, ValueId gradient) = 0;  // adds to the value's gradient
+  // Replaces the gradient accumulated so far by one that contains it.
+  virtual void replace(ValueId value, ValueId gradient) = 0;
 };
 
 // Returns null if there is no such op; for names that come from a plan or a file.

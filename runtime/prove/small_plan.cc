@@ -95,7 +95,9 @@ class Capacities {
       Node& node = graph.nodes[n];
       if (shares_[n] == 0) continue;
       const double slots = std::ceil(shares_[n] * even_share(graph, node) - 1e-6);
-      node.attrs.set("capacity", all ? 0 : std::clamp<int64_t>(static_cast<int64_t>(slots), 1, tokens(graph, node)));
+      const bool drops = !node.attrs.has("round");  // rounds drop nothing
+      node.attrs.set("capacity",
+                     all && drops ? 0 : std::clamp<int64_t>(static_cast<int64_t>(slots), 1, tokens(graph, node)));
     }
     infer_types(graph);
   }

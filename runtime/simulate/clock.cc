@@ -302,8 +302,11 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   }
   for (const StreamCursor at : members)
     if (at.actor != late) usage_[at.actor].waited_for[late] += now_ - ready_time(at);
-  double seconds =
-      group.ranks < 2 ? 0 : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full);
+  // All ranks skip an exchange of rows that none has.
+  const double routed = op.attrs.number("routed", 1);
+  double seconds = group.ranks < 2 || routed == 0
+                       ? 0
+                       : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full * routed);
   for (const StreamCursor at : members) usage_[at.actor].op_seconds[op.def->name] += seconds;
   double wake = 0;
   for (const StreamCursor at : members) wake = std::max(wake, wake_time(at));

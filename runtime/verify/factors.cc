@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "base/text.h"
@@ -81,14 +83,30 @@ std::string balance_problem(const Program& program, const Op& op, const Share& s
                           : fmt::format("multiplies a sum over {} tokens by {}, and {} is due", tokens, scale, due);
 }
 
-// Slots are numbered with the capacity of the route op that assigned them.
-std::string slots_problem(const Program& program, const Op& op, const Op* route) {
+// Slots are numbered with the capacity of the route op that assigned them, those of a rank's experts by runs of whole
+// experts. `from`: the op that has written the slots.
+std::string slots_problem(const Program& program, const Op& op, const Op* from,
+                          const Table<TensorId, const Op*>& writer) {
+  const Op* take = from != nullptr && from->is(ops::take_slots) ? from : nullptr;
+  const Op* route = take != nullptr ? writer[take->reads[0]] : from;
   if (route == nullptr || !route->is(ops::route)) return "";
   const TensorId experts = op.is(ops::dispatch) || op.is(ops::dispatch_grad)
                                ? op.is(ops::dispatch) ? op.writes[0] : op.reads[1]
                                : op.reads[0];
   const int64_t tokens = program.tensors[route->writes[1]].shape.front(), slots = program.tensors[experts].shape.at(1);
   const int64_t capacity = route->attrs.integer("capacity"), numbered = capacity == 0 ? tokens : capacity;
+  if (take != nullptr) {
+    const std::string axis = take->attrs.text("axis");
+    const int64_t pieces = take->attrs.integer("pieces"), run = take->attrs.integer("run");
+    const int64_t all = program.tensors[route->writes[2]].shape.front() * numbered;
+    if (program.mesh.has(axis) && pieces != program.mesh.size(axis))
+      return fmt::format("takes the slots of one of {} ranks, and {} are along {}", pieces, program.mesh.size(axis),
+                         axis);
+    if (run < 1 || run % numbered != 0 || all % (run * pieces) != 0)
+      return fmt::format("takes slots in runs of {}, and an expert has {} of {}", run, numbered, all);
+  }
+  if (op.attrs.has("round"))  // a window of the positions of all tokens
+    return numbered == tokens ? "" : fmt::format("takes a round of slots, and they were numbered for {}", numbered);
   return numbered == slots ? ""
                            : fmt::format("takes {} slots an expert, and they were numbered for {}", slots, numbered);
 }
@@ -105,6 +123,84 @@ std::string routing_problem(const Op& op, const Op* route) {
   return "";
 }
 
+// The rounds of dropless mixtures in a body: each round adds its part of a sum, once.
+class Rounds {
+ public:
+  Rounds(const BodyView& body, Findings& findings) : body_(body), findings_(findings) {}
+
+  // `writer`: the op that has written a tensor last; null = none.
+  void take(OpRef ref, const Table<TensorId, const Op*>& writer) {
+    const Op& op = body_.op(ref);
+    if (!op.attrs.has("round")) return;
+    const int64_t round = op.attrs.integer("round");
+    const std::optional<Sum> sum = sum_of(op);
+    for (const size_t r : slotted_reads(op)) {
+      const Op* from = writer[op.reads[r]];
+      if (from == nullptr || !from->attrs.has("round") || from->attrs.integer("round") == round) continue;
+      report(ref, fmt::format("is of round {}, and reads what is of round {}", round, from->attrs.integer("round")));
+    }
+    if (!sum) return;
+    const Shape& slotted = body_.program->tensors[op.reads[sum->slotted]].shape;
+    Parts& parts = parts_[{sum->op, op.reads[sum->choices]}];
+    parts.first = ref;
+    parts.times[round]++;
+    if (sum->counts_tokens)
+      parts.rounds = (body_.program->tensors[op.reads[sum->choices]].shape.front() + slotted.at(1) - 1) / slotted.at(1);
+  }
+
+  void check() const {
+    for (const auto& [key, parts] : parts_) {
+      const int64_t rounds = std::max(parts.rounds, parts.times.rbegin()->first + 1);
+      for (int64_t round = 0; round < rounds; round++) {
+        const auto found = parts.times.find(round);
+        const int times = found == parts.times.end() ? 0 : found->second;
+        if (times == parts.times.begin()->second && times > 0) continue;
+        report(parts.first, times == 0
+                                ? fmt::format("is one of {} rounds, and round {} is missing", rounds, round)
+                                : fmt::format("is one of {} rounds, and round {} runs {} times", rounds, round, times));
+        break;
+      }
+      if (parts.rounds > 0 && rounds > parts.rounds)
+        report(parts.first, fmt::format("is one of {} rounds, and {} have all tokens", rounds, parts.rounds));
+    }
+  }
+
+ private:
+  struct Sum {
+    const OpDef* op;
+    size_t choices, slotted;  // operands: the slots or numbers of choices; the experts' slots
+    bool counts_tokens;
+  };
+  struct Parts {
+    OpRef first;
+    std::map<int64_t, int> times;  // by round
+    int64_t rounds = 0;            // 0 = unknown
+  };
+
+  static std::optional<Sum> sum_of(const Op& op) {
+    if (op.is(ops::combine)) return Sum{&ops::combine, 1, 0, true};
+    if (op.is(ops::combine_grad)) return Sum{&ops::combine_grad, 1, 0, true};
+    if (op.is(ops::dispatch_grad)) return Sum{&ops::dispatch_grad, 0, 1, true};
+    if (op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add))
+      return Sum{&ops::expert_linear_dw, 2, 0, false};
+    return std::nullopt;
+  }
+  // Returns the operands with rows of the experts' slots.
+  static std::vector<size_t> slotted_reads(const Op& op) {
+    if (op.is(ops::dispatch)) return {};
+    if (op.is(ops::dispatch_grad)) return {1};
+    if (op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add)) return {0, 1};
+    return {0};
+  }
+  void report(OpRef ref, const std::string& problem) const {
+    findings_.add(kRule, fmt::format("{}{} {}", body_.where(), body_.describe(ref), problem), body_.op(ref).site);
+  }
+
+  const BodyView& body_;
+  Findings& findings_;
+  std::map<std::pair<const OpDef*, TensorId>, Parts> parts_;
+};
+
 }  // namespace
 
 void factors_are_right(const JobView& view, Findings& findings) {
@@ -115,8 +211,10 @@ void factors_are_right(const JobView& view, Findings& findings) {
     const Program& program = *body.program;
     const Share& share = body.is_init ? of_init : of_step;
     Table<TensorId, const Op*> writer(program.tensors.size(), nullptr);
+    Rounds rounds(body, findings);
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
+      rounds.take(ref, writer);
       std::string problem;
       if (op.def->loss != Loss::none && share.microbatches > 0) problem = loss_problem(program, op, share);
       if (op.is(ops::route_grad) && share.microbatches > 0) problem = balance_problem(program, op, share);
@@ -124,11 +222,12 @@ void factors_are_right(const JobView& view, Findings& findings) {
                         : op.is(ops::dispatch_grad)                                             ? 0
                                                                                                 : -1;
       if (op.is(ops::route_grad) && problem.empty()) problem = routing_problem(op, writer[op.reads[3]]);
-      if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]]);
+      if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]], writer);
       if (!problem.empty())
         findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(ref), problem), op.site);
       for (const TensorId write : op.writes) writer[write] = &op;
     }
+    rounds.check();
   }
 }
 

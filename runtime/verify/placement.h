@@ -164,6 +164,7 @@ class PlacementFlow {
   void reduce(OpContext& context, const std::vector<size_t>& axes);
   void check_pieces(const OpContext& context);
   void exchange(OpContext& context, size_t axis);
+  void exchange_rows(OpContext& context, size_t axis);
   void gather(OpContext& context, size_t axis);
   // placement_orthogonal.cc: Muon's ops, which find matrices in flat vectors by their attributes.
   void gather_parameters(OpContext& context, size_t axis);

@@ -83,8 +83,9 @@ void PlacementFlow::communicate(OpContext& context) {
   if (axes.empty()) return alone(context);
   if (op.is(ops::all_reduce)) return reduce(context, axes);
   if (op.is(ops::all_gather) && axes.size() == 1) return gather(context, axes[0]);
-  if (op.is(ops::all_to_all)) check_pieces(context);
+  if (op.is(ops::all_to_all) || op.is(ops::exchange_rows)) check_pieces(context);
   if (op.is(ops::all_to_all) && axes.size() == 1) return exchange(context, axes[0]);
+  if (op.is(ops::exchange_rows) && axes.size() == 1) return exchange_rows(context, axes[0]);
   if (op.is(ops::reduce_scatter) && axes.size() == 1) return reduce_scatter(context, axes[0]);
   std::vector<const TensorPlacement*> placements;
   for (const Segment& segment : context.reads[0]) placements.push_back(&segment.state.placement);
@@ -133,8 +134,10 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
 // An op that sends a piece to each rank, or receives one from each, needs as many pieces as the group has ranks.
 void PlacementFlow::check_pieces(const OpContext& context) {
   const Shape &from = context.read_tensors[0]->shape, &to = context.write_tensors[0]->shape;
-  if (from.size() == to.size()) return;
-  const int64_t pieces = from.size() < to.size() ? to.front() : from.front();
+  if (from.size() == to.size() && !context.op.is(ops::exchange_rows)) return;
+  const bool arrive =
+      context.op.is(ops::exchange_rows) ? context.op.attrs.integer("home") == 0 : from.size() < to.size();
+  const int64_t pieces = arrive ? to.front() : from.front();
   const int ranks = context.body.program->mesh.size(context.op.axis);
   if (pieces != ranks && !context.reads[0].empty())
     context.report(kPlacementRule,
@@ -170,6 +173,35 @@ void PlacementFlow::exchange(OpContext& context, size_t axis) {
         context.reads[0].front().state);
   }
   context.writes[0] = whole(to, {id_of(result)});
+}
+
+// Packed rows [P,E,C,d]: the slots of each rank's tokens, S(2), become those of each rank's experts, S(1), or back. The
+// numbers of rows must be those of all ranks, along other axes those of the rows.
+void PlacementFlow::exchange_rows(OpContext& context, size_t axis) {
+  const auto placements_of = [&](size_t read) {
+    std::vector<const TensorPlacement*> placements;
+    for (const Segment& segment : context.reads[read]) placements.push_back(&segment.state.placement);
+    return on_axes(joined(placements));
+  };
+  AxisPlacements result = placements_of(0);
+  const AxisPlacements counts = placements_of(1);
+  const auto bad = [&](size_t read, const std::string& problem) {
+    context.report(kPlacementRule, problem, context.reads[read].front().state);
+  };
+  const bool home = context.op.attrs.integer("home") != 0;
+  for (size_t a = 0; a < axes_.size(); a++) {
+    const AxisPlacement rows = result[a];
+    if (rows.kind == PlacementKind::unknown || counts[a].kind == PlacementKind::unknown) continue;
+    const bool split = rows.kind == PlacementKind::shard && rows.dim < 3;
+    if (a == axis && split && rows.dim != (home ? 1 : 2))
+      bad(0, fmt::format("exchanges over {} what is not split there so: {}", axes_[a], placement_words(rows)));
+    if (a == axis ? counts[a].kind == PlacementKind::shard || counts[a].kind == PlacementKind::partial
+                  : split && counts[a].kind == PlacementKind::invariant)
+      bad(1, fmt::format("takes numbers of rows that are spread differently over {}: {}; {}", axes_[a],
+                         placement_words(rows), placement_words(counts[a])));
+    if (a == axis && split) result[a] = shard(home ? 2 : 1);
+  }
+  context.writes[0] = whole(*context.write_tensors[0], {id_of(result)});
 }
 
 void PlacementFlow::gather(OpContext& context, size_t axis) {

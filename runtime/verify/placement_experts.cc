@@ -71,8 +71,13 @@ AxisOutcome combine(const AxisView& axis, const AxisPlacements& reads) {
   return gives({whole(reads[1]) && whole(reads[2]) && (whole(reads[0]) || is_partial(reads[0])) ? reads[0] : kUnknown});
 }
 
-// Operands: y, slots, weights, dout.
+// Operands: y, slots, weights, dout, dweights of other rounds?.
 AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (reads.size() > 4) {
+    const AxisOutcome own = combine_grad(axis, {reads.begin(), reads.begin() + 4});
+    if (own.problem.empty() && own.writes.size() > 1 && own.writes[1] != reads[4]) return do_not_match(axis, reads, 4);
+    return own;
+  }
   if (reads[0] == shard(0) && reads[1] == kSlotsOfExperts && whole(reads[2]) && whole(reads[3]))
     return gives({shard(0), partial(Combine::sum)});
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[3]) return gives({shard(1), reads[1]});
@@ -91,6 +96,44 @@ bool counts_rows(const AxisPlacement& filled, const AxisPlacement& rows) {
 }
 
 }  // namespace
+
+// Operands: one or two nonlinear ones of slots, filled.
+AxisOutcome expert_activation(const AxisView& axis, const AxisPlacements& reads) {
+  const size_t filled = reads.size() - 1;
+  if (!counts_rows(reads[filled], reads[0])) return do_not_match(axis, reads, filled);
+  for (size_t r = 0; r < filled; r++) {
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+    if (reads[r] != reads[0]) return do_not_match(axis, reads, r);
+  }
+  return gives({reads[0]});
+}
+
+// The operands of expert_activation, with dy before filled: the result is linear in dy.
+AxisOutcome expert_activation_grad(const AxisView& axis, const AxisPlacements& reads) {
+  AxisPlacements forward = reads;
+  const size_t dy = reads.size() - 2;
+  forward.erase(forward.begin() + static_cast<std::ptrdiff_t>(dy));
+  AxisOutcome outcome = expert_activation(axis, forward);
+  if (!outcome.problem.empty()) return outcome;
+  const bool linear = whole(reads[0]) && is_partial(reads[dy]);
+  if (reads[dy] != reads[0] && !linear) return do_not_match(axis, reads, dy);
+  return gives(AxisPlacements(dy, reads[dy]));
+}
+
+// x [E,S,d] and filled [E,P] -> [P,E,S / P,d]: the slots of a rank remain its own.
+AxisOutcome pack_rows(const AxisView& axis, const AxisPlacements& reads) {
+  if (!counts_rows(reads[1], reads[0])) return do_not_match(axis, reads, 1);
+  AxisPlacement placement = reads[0];
+  move_shard(placement, 1);
+  return gives({placement});
+}
+
+AxisOutcome unpack_rows(const AxisView& axis, const AxisPlacements& reads) {
+  AxisPlacement placement = reads[0];
+  move_shard(placement, -1);
+  if (!counts_rows(reads[1], placement)) return do_not_match(axis, reads, 1);
+  return gives({placement});
+}
 
 // One GEMM per expert, x [E,S,K] and w [E,K,N].
 AxisOutcome expert_linear(const AxisView& axis, const AxisPlacements& reads) {

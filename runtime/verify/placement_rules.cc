@@ -145,13 +145,17 @@ constexpr Row kRows[] = {
     {&ops::softmax_sums, softmax_sums},
     {&ops::softmax_sums_grad, softmax_sums_grad},
     {&ops::dispatch, dispatch},
-    {&ops::dispatch_grad, dispatch_grad},
-    {&ops::combine, combine},
+    {&ops::dispatch_grad, adding<dispatch_grad, 2>},
+    {&ops::combine, adding<combine, 3>},
     {&ops::combine_grad, combine_grad},
     {&ops::expert_linear, expert_linear},
     {&ops::expert_linear_dx, expert_linear_dx},
     {&ops::expert_linear_dw, expert_linear_dw},
     {&ops::expert_linear_dw_add, adding<expert_linear_dw, 3>},
+    {&ops::expert_activation, expert_activation},
+    {&ops::expert_activation_grad, expert_activation_grad},
+    {&ops::pack_rows, pack_rows},
+    {&ops::unpack_rows, unpack_rows},
     {&ops::dropout, dropout},
     {&ops::embedding, embedding},
     {&ops::embedding_grad, embedding_grad},
@@ -211,9 +215,9 @@ AxisRule find(std::span<const Row> rows, const OpDef& op) {
 
 // kCommunication: propagated in placement_comm.cc, messages in values.cc. kNotFollowed: ops whose results only a root
 // has or whose sizes are data, and ops that earlier passes replace.
-constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter,
-                                           &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
-                                           &ops::signal,     &ops::wait_signal};
+constexpr const OpDef* kCommunication[] = {
+    &ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter, &ops::broadcast,    &ops::send,
+    &ops::recv,       &ops::put,        &ops::signal,     &ops::wait_signal,    &ops::exchange_rows};
 constexpr const OpDef* kOfMatrices[] = {&ops::orthogonalize, &ops::muon};  // placement_orthogonal.cc
 constexpr const OpDef* kNotFollowed[] = {
     &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,

@@ -63,7 +63,7 @@ Rule attention, attention_grad, attend, attend_grad, attention_block, attention_
     join_qkv, dropout, cached_attention, sample_token, write_rows;
 // placement_experts.cc
 Rule route, route_grad, softmax_sums, softmax_sums_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear,
-    expert_linear_dx, expert_linear_dw;
+    expert_linear_dx, expert_linear_dw, pack_rows, unpack_rows, expert_activation, expert_activation_grad;
 // placement_loss.cc
 Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish,
     rows_grad, logsumexp, accuracy, squares, squares_grad, mean, mean_grad;

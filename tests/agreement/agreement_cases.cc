@@ -241,6 +241,30 @@ void add_tables(std::vector<Case>& out) {
   }
 }
 
+// A round of a dropless mixture: the second one, unless the first has all tokens. `attrs`: of dispatch and combine.
+void add_round(Family& f, const Attrs& attrs, const Attrs& of_route) {
+  Attrs places = of_route, round = make_attrs({{"round", attrs.integer("capacity") == 0 ? 0 : 1}});
+  places.set("capacity", int64_t{0});
+  const Line any{"route logits > weights places counts filled", places};
+  for (const char* name : {"experts", "capacity", "batch", "tokens"}) round.set(name, attrs.integer(name));
+  const Line sent{"dispatch x places > y", round}, packs{"pack_rows y filled > packed", round};
+  f.add("dispatch of a round", sent, 0, {any});
+  f.add("dispatch_grad of a round", {"dispatch_grad places y > x", round}, 1e-6, {any});
+  f.add("dispatch_grad added to other rounds", {"dispatch_grad places y joined > x", round}, 1e-6, {any});
+  f.add("dispatch_grad added in place", {"dispatch_grad places y x > x", round}, 1e-6, {any});
+  f.add("combine of a round", {"combine y places weights > joined", round}, 1e-6, {any});
+  f.add("combine added to other rounds", {"combine y places weights x > joined", round}, 1e-6, {any});
+  f.add("combine added in place", {"combine y places weights x > x", round}, 1e-6, {any});
+  f.add("combine_grad of a round", {"combine_grad y places weights joined > dy dweights", round}, 3e-6, {any});
+  f.add("combine_grad added in place", {"combine_grad y places weights joined dweights > dy dweights", round}, 3e-6,
+        {any});
+  f.add("unpack_rows of a round", {"unpack_rows packed filled > y", round}, 0, {any, sent, packs});
+  f.add("expert_linear of a round", {"expert_linear y w filled > wide", round}, 3e-6, {any, sent});
+  f.add("expert_linear_dx of a round", {"expert_linear_dx y turned filled > wide", round}, 3e-6, {any, sent});
+  f.add("expert_linear_dw of a round", {"expert_linear_dw y wide filled > dw", round}, 3e-6, {any, sent});
+  f.add("expert_linear_dw_add of a round", {"expert_linear_dw_add y wide filled dw > dw", round}, 3e-6, {any, sent});
+}
+
 }  // namespace
 
 std::vector<Case> row_cases() {
@@ -269,10 +293,11 @@ std::vector<Case> moe_cases() {
                    {"counts bias", {F32, {s.experts}}},
                    {"runs", {I32, {s.batch, s.tokens, 2}, 0, 5}},
                    {"x joined", {T, {s.batch, s.tokens, s.width}}},
-                   {"y dy", {T, {s.experts, slots, s.width}}},
+                   {"y dy slots dx_slots dup", {T, {s.experts, slots, s.width}}},
+                   {"packed", {T, {1, s.experts, slots, s.width}}},
                    {"w", {T, {s.experts, s.width, columns}}},
                    {"turned", {T, {s.experts, columns, s.width}}},
-                   {"wide", {T, {s.experts, slots, columns}}},
+                   {"wide turned_wide", {T, {s.experts, slots, columns}}},
                    {"dw sum", {F32, {s.experts, s.width, columns}}}});
     Attrs attrs = make_attrs({{"k", s.k}, {"capacity", s.capacity}, {"experts", s.experts}, {"batch", s.batch}});
     attrs.set("tokens", s.tokens), attrs.set("aux", 0.3);
@@ -310,6 +335,13 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear_dw", "expert_linear_dw y wide all > dw", 3e-6);
     f.add("expert_linear_dw_add", "expert_linear_dw_add y wide all sum > dw", 3e-6);
     f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide all dw > dw", 3e-6);
+    f.add("expert_activation", "expert_activation wide all > turned_wide", 1e-5);
+    f.add("expert_activation of two", "expert_activation y dy all > slots", 1e-5);
+    f.add("expert_activation_grad", "expert_activation_grad y dy all > slots", 1e-5);
+    f.add("expert_activation_grad of two", "expert_activation_grad y dy slots all > dx_slots dup", 1e-5);
+    f.add("pack_rows", "pack_rows y all > packed", 0);
+    f.add("unpack_rows", "unpack_rows packed all > y", 0);
+    add_round(f, attrs, whole);
     // Experts' ops on tokens dispatched by route, with empty slots, and for devices that skip them if most are empty.
     for (const double routed : {1.0, 0.1}) {
       Attrs part;

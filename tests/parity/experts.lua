@@ -8,7 +8,7 @@ local arg = prun.args {
   folded = false,
   scores = "softmax", renormalise = true, scale = 1.0, groups = 1, kept = 1, shared = 0, gated = true, again = false,
   aux = 0.0, z = 0.0, bias_rate = 0.0, balance = 0.0, capacity = math.huge, documents = false, choices = 2,
-  experts = 8, hidden = 12,
+  experts = 8, hidden = 12, dropless = false,
 }
 
 local width, vocab, context = 16, 64, 16
@@ -25,7 +25,7 @@ local function model(batch)
       return mixed + nn.moe("moe", nn.rmsnorm("ln2", mixed), {
         experts = arg.experts, choices = arg.choices, hidden = arg.hidden, gated = arg.gated, shared = arg.shared,
         scores = arg.scores, renormalise = arg.renormalise, scale = arg.scale, groups = arg.groups,
-        groups_kept = arg.groups > 1 and arg.kept or nil, aux = arg.aux, z = arg.z, capacity = arg.capacity,
+        groups_kept = arg.groups > 1 and arg.kept or nil, aux = arg.aux, z = arg.z, capacity = arg.capacity, dropless = arg.dropless,
         bias_rate = arg.bias_rate, documents = runs, loads = loads, init = { "normal", 0.4 },
       })
     end)

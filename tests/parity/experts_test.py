@@ -89,11 +89,26 @@ class Experts(unittest.TestCase):
         one = self.every_mesh(meshes, **dict(options, aux=0, z=0, balance=0.3))
         self.assertAlmostEqual(one[0]["balance"], 0.3 * 2, delta=0.05)  # the choices, if loads are even
 
+    def test_rounds_drop_nothing(self):
+        """Losses of a dropless mixture on every mesh equal those of one rank whose experts have slots for all tokens."""
+        rounds = dict(dropless=True, capacity=0.5)
+        for options, meshes in ((dict(aux=0.1, z=0.05, gated=False), MESHES), (V3, MESHES[1:6]),
+                                (dict(V3, aux=0, bias_rate=0.1), MESHES[1:6]),
+                                (dict(documents=True, balance=0.3), [dict(ep=2), dict(pp=2, ep=2, micro=2)])):
+            for mesh in [dict(), *meshes]:
+                with self.subTest(mesh=mesh, options=options):
+                    whole = self.rows(**options, **{"micro": mesh["micro"]} if "micro" in mesh else {})
+                    self.equal(self.rows(**options, **rounds, **mesh), whole, mesh)
+        counted = steps(PRUN, self.folder / "plan.lua", 2, "--device", "reference", ep=2, micro=2, **rounds)
+        self.assertTrue(all(2 <= step["expert_rounds"] <= 8 for step in counted))
+        once = steps(PRUN, self.folder / "plan.lua", 1, "--device", "reference", dropless=True, capacity=3.9)
+        self.assertEqual([step["expert_rounds"] for step in once], [1, 1, 1])
+
     def test_proofs(self):
         for mesh in (dict(ep=2, tp=2), dict(pp=2, ep=2, tp=2, zero=1, micro=2), dict(dp=2, ep=2, tp=2, zero=3)):
             with self.subTest(mesh=mesh):
                 done = run(PRUN, "check", self.folder / "plan.lua", "--nproc", ranks(mesh), "--device", "reference",
-                           **V3, **mesh)
+                           **V3, **mesh, dropless="pp" in mesh or "ep" in mesh and "dp" not in mesh, capacity=1.25)
                 self.assertRegex(done.stdout + done.stderr, r"(?m)^proven\b.*: equals one rank to")
 
     def test_deepseek(self):

@@ -23,7 +23,7 @@ local arg = prun.args {
   tied = { false, "the head is the token embedding" },
   dropout = 0.0,
   layers = 3, width = 24, heads = 12, kv_heads = 0, vocab = 257, context = 8, batch = 24, micro = 1,
-  experts = 4, choices = 2,
+  experts = 4, choices = 2, capacity = math.huge, dropless = false,
   loss = { "mse", "mlp: mean does not read the targets" },
   optimizer = "sgd", lr = 0.1, clip = 0.0,
   adjust = "original",
@@ -43,10 +43,12 @@ local models = {
   end,
   moe = function(shape)
     shape.experts, shape.choices = arg.experts, arg.choices
+    shape.capacity, shape.dropless = arg.capacity, arg.dropless
     return prun.models.moe(shape)
   end,
   mixtral = function(shape)
     shape.experts, shape.choices, shape.hidden = arg.experts, arg.choices, 8
+    shape.capacity, shape.dropless = arg.capacity, arg.dropless
     return prun.models.mixtral(shape)
   end,
   functions = functions,

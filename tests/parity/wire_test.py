@@ -3,12 +3,13 @@
 parallelism) equal the formulas of lua/prun/strategies/README.md exactly. Usage: wire_test.py PRUN
 """
 import pathlib
+import re
 import sys
 import unittest
 
 PRUN = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from program_text import check, programs, sent  # noqa: E402
+from program_text import check, programs, run, sent  # noqa: E402
 
 L, H, S, B, V = 3, 128, 16, 4, 256  # layers, width, tokens per sample, samples, vocabulary
 SIZES = dict(layers=L, width=H, heads=4, context=S)
@@ -99,6 +100,33 @@ class Wire(unittest.TestCase):
                     room = tokens if capacity == "inf" else -(-int(float(capacity) * choices * tokens) // experts)
                     self.assertEqual({op.elements for op in moved}, {experts * room * H})
                     self.assertEqual(sent(moved, ep), 4 * L * (ep - 1) / ep * experts * room * H * 4)
+
+    def test_dropless_experts_send_rows_with_a_token_only(self):
+        """Each token goes to all experts, so that each has B·S tokens of a rank: three quarters of them in round 0, the
+        rest in round 1, whose rows go there and back once more in backward."""
+        settings = dict(batch=2 * B, ep=2, experts=4, choices=4, capacity=0.75, dropless=True, steps=1, dtype="f32", **SIZES)
+        step = programs(PRUN, "plans/moe.lua", 2, **settings)[0]
+        rows = [op for op in step["ep"] if op.kind == "exchange_rows"]
+        self.assertEqual([len([op for op in rows if op.phase == phase]) for phase in ("forward", "backward")], [4 * L, 6 * L])
+        self.assertFalse([op for op in step["ep"] if op.kind == "all_to_all"])
+        others = sent([op for ops in step.values() for op in ops if op.axis == "ep" and op.kind != "exchange_rows"], 2)
+        text = run(PRUN, "plans/moe.lua", "--nproc", 2, check=True, **settings).stdout
+        number, unit = re.search(r"(?m)^sent +(\S+) (\w+) a rank and step", text).groups()
+        done = float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit]
+        routed = L * 2 * B * S * (4 * 0.75 + 6 * 0.25) * H * 4  # two of the four experts are on the other rank
+        self.assertLess(abs(done - others - routed), 0.02 * routed)
+
+    def test_rounds_add_no_memory(self):
+        """Any number of rounds takes the memory of one, which drops tokens, and at most a tensor of tokens for a sum."""
+        for capacity, micro in ((1.25, 1), (0.5, 1), (0.25, 1), (0.25, 2)):
+            for ep in (1, 2):
+                with self.subTest(capacity=capacity, micro=micro, ep=ep):
+                    settings = dict(batch=B * ep, ep=ep, experts=8, capacity=capacity, micro=micro, **SIZES)
+                    one, rounds = (check(PRUN, "plans/moe.lua", ep, dropless=dropless, **settings)[0]["roles"]
+                                   for dropless in (False, True))
+                    self.assertLessEqual(rounds["activation"], one["activation"] + B * S * H * 4 // micro + 4096)
+                    for role in ("grad", "param", "optimizer"):
+                        self.assertEqual(rounds[role], one[role])
 
 
 if __name__ == "__main__":

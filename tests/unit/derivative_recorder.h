@@ -26,6 +26,12 @@ class Recorder final : public GradientBuilder {
   TensorType type(ValueId value) const override { return types[value]; }
   bool wants(ValueId value) const override { return wanted[value]; }
   ValueId gradient(ValueId value) const override { return gradients.count(value) ? gradients.at(value) : ValueId(); }
+  const OpDef* gradient_op(ValueId value) const override {
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
+      for (const ValueId output : node->outputs)
+        if (output == gradient(value)) return find_op(node->kind);
+    return nullptr;
+  }
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> outputs,
                             Attrs attrs) override {
     Recorded node{std::string(op.name), std::move(inputs), {}, std::move(attrs)};
@@ -43,6 +49,7 @@ class Recorder final : public GradientBuilder {
     ValueId& known = gradients[value];
     known = known < 0 ? gradient : emit(ops::add, {known, gradient}, {type(gradient)}, {})[0];
   }
+  void replace(ValueId value, ValueId gradient) override { gradients[value] = gradient; }
 };
 
 }  // namespace prun

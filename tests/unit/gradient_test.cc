@@ -183,6 +183,9 @@ Attrs routing(const char* scores, const std::vector<std::pair<const char*, doubl
 // Two choices for each of six tokens among three experts with three slots; the expert was full for two choices.
 Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -3, std::numeric_limits<int32_t>::min()}); }
 
+// Two choices for each of six tokens among three experts with a slot for each token, in rounds of two.
+Input places() { return given({6, 2}, {0, 6, 12, 1, 7, 13, 2, 8, 14, 3, 9, std::numeric_limits<int32_t>::min()}); }
+
 Attrs transpose() { return make_attrs({{"transpose", 1}}); }
 Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", causal}}); }
 Attrs shared_heads(int64_t n, int64_t kv, bool causal) {
@@ -303,6 +306,26 @@ std::vector<Case> layer_cases() {
        routing("sigmoid", {{"k", 3}, {"groups", 3}, {"groups_kept", 2}, {"biased", 1}})},
       {"route to all", "route", {{{1, 4, 3}}}, make_attrs({{"k", 3}, {"capacity", 2}})},
       {"dispatch", "dispatch", {{{2, 3, 4}}, slots()}, make_attrs({{"experts", 3}, {"capacity", 3}})},
+      {"dispatch of a round",
+       "dispatch",
+       {{{2, 3, 4}}, places()},
+       make_attrs({{"experts", 3}, {"capacity", 2}, {"round", 1}})},
+      {"combine of a round",
+       "combine",
+       {{{3, 2, 4}}, places(), {{6, 2}}},
+       make_attrs({{"batch", 2}, {"tokens", 3}, {"round", 0}})},
+      {"combine of a round, added to others",
+       "combine",
+       {{{3, 2, 4}}, places(), {{6, 2}}, {{2, 3, 4}}},
+       make_attrs({{"batch", 2}, {"tokens", 3}, {"round", 1}})},
+      {"expert_linear of a round",
+       "expert_linear",
+       {{{2, 4, 5}}, {{2, 5, 4}}, given({2, 2}, {3, 2, 6, 0})},
+       make_attrs({{"round", 1}})},
+      {"expert_activation", "expert_activation", {{{2, 4, 5}}, given({2, 1}, {3, 4})}},
+      {"expert_activation of two", "expert_activation", {{{2, 4, 5}}, {{2, 4, 5}}, given({2, 1}, {3, 4})}},
+      {"pack_rows", "pack_rows", {{{2, 4, 3}}, given({2, 2}, {3, 2, 6, 0})}, make_attrs({{"round", 1}})},
+      {"unpack_rows", "unpack_rows", {{{2, 2, 2, 3}}, given({2, 2}, {3, 2, 6, 0})}, make_attrs({{"round", 1}})},
       {"combine", "combine", {{{3, 3, 4}}, slots(), {{6, 2}}}, make_attrs({{"batch", 2}, {"tokens", 3}})},
       {"combine, only the weights",
        "combine",

@@ -146,6 +146,9 @@ TEST(Infer, MixtureOfExpertsSaysByWhat) {
   EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 1})}), expected());
   EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({3, 5, 7}), i32({4, 1})}), expected());
   EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({4, 6, 7}), i32({4, 1})}), expected());
+  EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({6, 2})}, attrs({{"experts", 4}, {"round", -1}})), expected());
+  EXPECT_EQ(message("pack_rows", {f32({4, 5, 3}), i32({4, 2})}), expected());
+  EXPECT_EQ(message("unpack_rows", {f32({2, 4, 5, 3}), i32({4, 1})}), expected());
 }
 
 TEST(Infer, OthersSayByWhat) {

@@ -94,6 +94,16 @@ TEST(ExpertLinear, SlotsWithoutATokenAreSkipped) {
   }
 }
 
+// Rows after the packed ones remain as they are.
+TEST(PackRows, RowsWithATokenComeSourceAfterSource) {
+  const Values x = {1, 2, 3, 4, 5, 6, 7, 8}, filled = {3, 2, 6, 0};  // round 1: one, none; two, none
+  OneOp op("pack_rows");
+  op.attr("round", int64_t{1}).read(Dtype::f32, {2, 4, 1}, x).read(Dtype::i32, {2, 2}, filled);
+  op.write(Dtype::f32, {2, 2, 2, 1}).run(*open_device("cpu"));
+  const Values packed = op.result();
+  EXPECT_EQ(Values(packed.begin(), packed.begin() + 3), (Values{1, 5, 6}));
+}
+
 constexpr int64_t kExperts = 4, kChoices = 2;
 constexpr double kAux = 0.3, kZ = 0.2;
 

@@ -364,6 +364,11 @@ TEST(PlacementRules, Experts) {
   EXPECT_EQ(route_grad(shard(0), kPartial), missing);
   EXPECT_EQ(route_grad(kPartial, kInvariant), missing);  // each rank would add the losses of the router
   EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{8, 4, 3}}), "S(1)");
+  EXPECT_EQ(outcome("pack_rows", {{{8, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{2, 8, 2, 3}}), "S(1)");
+  EXPECT_EQ(outcome("pack_rows", {{{8, 4, 3}, shard(1)}, {{8, 2}, shard(0)}}, {{2, 8, 2, 3}}).substr(0, 8), "combines");
+  EXPECT_EQ(outcome("unpack_rows", {{{1, 8, 4, 3}, shard(2)}, {{8, 1}, shard(1)}}, {{8, 4, 3}}), "S(1)");
+  EXPECT_EQ(outcome("expert_activation", {{{8, 4, 3}, shard(2)}, {{8, 1}, kInvariant}}, {{8, 4, 3}}), "S(2)");
+  EXPECT_EQ(outcome("expert_activation", {{{8, 4, 3}, kPartial}, {{8, 1}, kInvariant}}, {{8, 4, 3}}), missing);
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}, {{8, 1}, shard(0)}}, {{8, 4, 5}}),
             "S(0)");
   EXPECT_EQ(

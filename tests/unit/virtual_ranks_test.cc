@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "exec/plain_collectives.h"
+#include "exec/row_exchange.h"
 #include "ir/ops.h"
 #include "kernels/devices.h"
 #include "tests/unit/verify_builder.h"
@@ -67,6 +68,36 @@ TEST(PlainCollectives, SharesOfDifferentSizesArePacked) {
   EXPECT_EQ(out[1], (Floats{1, 2, 3, -1}));
   EXPECT_EQ(shares[0][0], 1);
   EXPECT_EQ(shares[0][1], 2);
+}
+
+// Two ranks with one expert each, of two slots: choices 2 and 3 of each rank and expert are in round 1.
+TEST(RowExchange, SendsTheRowsOfARoundThereAndBack) {
+  const std::vector<int32_t> filled = {3, 2, 5, 0};  // [rank, expert]
+  const auto counts_of = [&](const Shape& x, int64_t round, int64_t home) {
+    Attrs attrs;
+    attrs.set("round", round), attrs.set("home", home);
+    std::vector<RowCounts> counts = {RowCounts(x, attrs, 2, 0), RowCounts(x, attrs, 2, 1)};
+    for (RowCounts& one : counts) EXPECT_EQ(one.update(filled.data()), round < 3);
+    return counts;
+  };
+  const Shape there = {1, 2, 2, 1}, back = {2, 1, 2, 1};
+  using Counts = std::vector<int64_t>;
+  const std::vector<RowCounts> out = counts_of(there, 1, 0), home = counts_of(back, 1, 1);
+  EXPECT_EQ(out[0].sent(), (Counts{1, 0}));
+  EXPECT_EQ(out[0].received(), (Counts{1, 2}));
+  EXPECT_EQ(out[1].sent(), (Counts{2, 0}));
+  EXPECT_EQ(home[0].sent(), out[0].received());
+  EXPECT_EQ(home[1].received(), out[1].sent());
+  EXPECT_EQ(counts_of(there, 2, 0)[1].sent(), (Counts{1, 0}));
+  EXPECT_EQ(counts_of(there, 3, 0)[1].sent(), (Counts{0, 0}));
+  std::vector<Floats> tokens = {{7, -1}, {8, 9}}, experts(2, Floats(3, -1)), again(2, Floats(2, -1));
+  const auto exchange = [](const std::vector<RowCounts>& counts, std::vector<Floats>& from, std::vector<Floats>& to) {
+    exchange_plainly(counts, sizeof(float), {{from[0].data(), to[0].data()}, {from[1].data(), to[1].data()}});
+  };
+  exchange(out, tokens, experts);
+  EXPECT_EQ(experts, (std::vector<Floats>{{7, 8, 9}, {-1, -1, -1}}));
+  exchange(home, experts, again);
+  EXPECT_EQ(again, tokens);
 }
 
 TEST(PlainCollectives, NarrowFloatsAccumulateInF32) {

@@ -11,6 +11,7 @@ return prun.model("mixtral", parts.options {
   experts = { 8, "experts in a block", least = 1 },
   choices = { 2, "experts that each token goes to", least = 1 },
   capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all", above = 0 },
+  dropless = { false, "rounds of the capacity for choices beyond it, instead of dropping them" },
   aux = { 0.001, "weight of the load-balancing loss", least = 0 },
   base = { 1e6, "of the rotary angles", least = 1 },
 }, function(opt, batch)
@@ -23,7 +24,7 @@ return prun.model("mixtral", parts.options {
       local mixed = parts.attend("mixtral", opt, i, x, batch)
       return mixed + nn.moe("moe", parts.norm(opt, "ln2", mixed), {
         experts = opt.experts, choices = opt.choices, aux = 0, loads = loads, hidden = hidden, gated = true,
-        capacity = opt.capacity, documents = rawget(batch, "documents"),
+        capacity = opt.capacity, dropless = opt.dropless, documents = rawget(batch, "documents"),
         init = { "normal", 0.02 }, down_init = parts.residual(opt),
       })
     end)

@@ -14,6 +14,7 @@ return prun.model("moe", {
   choices = { 2, "experts that each token goes to", least = 1 },
   hidden = { 0, "size inside an expert; 0: 4 * width", least = 0 },
   capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all", above = 0 },
+  dropless = { false, "rounds of the capacity for choices beyond it, instead of dropping them" },
   aux = { 0.01, "weight of the load-balancing loss", least = 0 },
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
@@ -31,6 +32,7 @@ return prun.model("moe", {
       local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads, seen), width, { init = residual })
       return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
         experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
+        dropless = opt.dropless,
         hidden = opt.hidden > 0 and opt.hidden or nil,
         init = normal, down_init = residual, documents = seen.documents,
       })

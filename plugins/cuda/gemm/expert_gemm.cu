@@ -12,16 +12,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The rows of each source of an expert's tokens, of which the first ones have a token.
+// The rows of each source of an expert's tokens, of which the first ones have a token: `counts` less those of earlier
+// rounds.
 struct Filled {
   const int32_t* counts;
-  int64_t sources, rows;
+  int64_t sources, rows, before;
 
   // Whether one of an expert's rows [first, end) has a token.
   __device__ bool any(int64_t expert, int64_t first, int64_t end) const {
     for (int64_t p = first / rows; p < sources && p * rows < end; ++p) {
       const int64_t from = first > p * rows ? first - p * rows : 0;
-      if (counts[expert * sources + p] > from) return true;
+      if (counts[expert * sources + p] - before > from) return true;
     }
     return false;
   }
@@ -208,9 +209,10 @@ bool takes_expert_gemm(const Gemm& gemm, int capability) {
   return capability >= 80 && row_a % 8 == 0 && row_b % 8 == 0 && aligned(gemm.a) && aligned(gemm.b);
 }
 
-std::unique_ptr<Kernel> make_expert_gemm(const Gemm& g, const int32_t* counts, int64_t sources) {
+std::unique_ptr<Kernel> make_expert_gemm(const Gemm& g, const int32_t* counts, int64_t sources, int64_t round) {
   const GemmShape& s = g.shape;
-  const Filled filled{counts, sources, (s.transpose_a ? s.k : s.m) / sources};
+  const int64_t rows = (s.transpose_a ? s.k : s.m) / sources;
+  const Filled filled{counts, sources, rows, round * rows};
   if (s.input == PRUN_F32) {
     const Gemms<float, float> gemms = s.transpose_a   ? float_gemms<true, false>
                                       : s.transpose_b ? float_gemms<false, true>

@@ -211,7 +211,7 @@ KernelEntry entry_of_experts(const char* kind) {
           [](const OpView& view) {
             const Gemm g = gemm(view);
             if (!skips_slots(view, g)) return make_gemm(view, g);
-            return make_expert_gemm(g, view.in<int32_t>(2), view.read(2).shape.last());
+            return make_expert_gemm(g, view.in<int32_t>(2), view.read(2).shape.last(), view.integer("round"));
           },
           [](const OpView& view) { return gemm_workspace(gemm(view)); }};
 }

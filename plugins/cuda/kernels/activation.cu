@@ -74,7 +74,17 @@ std::unique_ptr<Kernel> make_gelu_dx(const OpView& view) {
   return exact_gelu(view) ? make<2, 1, GeluErfDx>(view) : make<2, 1, GeluTanhDx>(view);
 }
 
-const KernelFamily kFamily = {{"gelu", make_gelu},
+// The experts' slots without a token are zeros, and so are their results.
+std::unique_ptr<Kernel> make_expert_activation(const OpView& view) {
+  return view.reads() == 2 ? make_gelu(view) : make<2, 1, SiluMul>(view);
+}
+std::unique_ptr<Kernel> make_expert_activation_grad(const OpView& view) {
+  return view.reads() == 3 ? make_gelu_dx(view) : make<3, 2, SiluMulGrad>(view);
+}
+
+const KernelFamily kFamily = {{"expert_activation", make_expert_activation},
+                              {"expert_activation_grad", make_expert_activation_grad},
+                              {"gelu", make_gelu},
                               {"gelu_dx", make_gelu_dx},
                               {"relu", make<1, 1, Relu>},
                               {"relu_dx", make<2, 1, ReluDx>},

@@ -14,11 +14,29 @@ constexpr int kThreads = 256;
 
 struct Sizes {
   int64_t tokens, k, slots, width;
+  bool in_rounds;       // slots are numbered for all tokens of an expert, and the op takes those of a window
+  int64_t first, size;  // the window: its first position, and its positions of each expert
+
+  // Returns the row of the experts' slots that a choice has in this op; -1 = none.
+  __device__ int64_t row_of(int32_t slot) const {
+    if (slot < 0) return -1;
+    if (!in_rounds) return slot < slots ? slot : -1;
+    const int64_t expert = slot / tokens, place = slot - expert * tokens - first;
+    return place >= 0 && place < size ? expert * size + place : -1;
+  }
 };
 
 // Checks shapes: `slots` is [N,k], `row` has N rows, `slotted` has the slots of all experts.
 Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const Tensor& slotted) {
-  const Sizes s{slots.shape.rows(), slots.shape.last(), slotted.shape.rows(), slotted.shape.last()};
+  view.expect(slotted.shape.rank() == 3, shape_text(slotted.shape) + " should be of three dims");
+  const int64_t size = slotted.shape[1];
+  const Sizes s{slots.shape.rows(),
+                slots.shape.last(),
+                slotted.shape.rows(),
+                slotted.shape.last(),
+                view.has("round"),
+                view.integer("round") * size,
+                size};
   view.expect_count(row, s.tokens * s.width);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   view.expect(s.tokens * s.k <= kMost && s.slots <= kMost,
@@ -26,25 +44,24 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   return s;
 }
 
-// Sets owners[slot] to the one of the N·k choices that took the slot. With dweights, sets dweights to 0 for a choice
-// without a slot.
-__global__ void find_owners(const int32_t* slots, int64_t choices, int64_t slot_count, int32_t* owners,
-                            float* dweights) {
-  for (int64_t i = first_item(); i < choices; i += item_stride()) {
-    const int32_t slot = slots[i];
-    if (slot >= 0 && slot < slot_count)
+// Sets owners[slot] to the one of the N·k choices that took the slot. With dweights, sets dweights of a choice without
+// a slot to that of other rounds.
+__global__ void find_owners(Sizes s, const int32_t* slots, int32_t* owners, const float* other, float* dweights) {
+  for (int64_t i = first_item(); i < s.tokens * s.k; i += item_stride()) {
+    const int64_t slot = s.row_of(slots[i]);
+    if (slot >= 0)
       owners[slot] = static_cast<int32_t>(i);
     else if (dweights != nullptr)
-      dweights[i] = 0;
+      dweights[i] = other == nullptr ? 0.0f : other[i];
   }
 }
 
 size_t owner_bytes(const Tensor& slotted) { return static_cast<size_t>(slotted.shape.rows()) * sizeof(int32_t); }
 
-void enqueue_owners(const Sizes& s, const int32_t* slots, int32_t* owners, float* dweights, cudaStream_t stream) {
+void enqueue_owners(const Sizes& s, const int32_t* slots, int32_t* owners, const float* other, float* dweights,
+                    cudaStream_t stream) {
   check(cudaMemsetAsync(owners, 0xff, static_cast<size_t>(s.slots) * sizeof(int32_t), stream), "cudaMemsetAsync");
-  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, slots, s.tokens * s.k, s.slots, owners,
-         dweights);
+  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, other, dweights);
 }
 
 template <class T, int N>
@@ -59,16 +76,26 @@ __global__ void send_rows(Sizes s, const T* x, const int32_t* owners, T* y) {
   }
 }
 
-// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each w is 1.
+// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each w is 1. Adds it
+// to `other` unless that is null.
 template <class T, int N>
-__global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const float* weights, T* out) {
+__global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const float* weights, const T* other, T* out) {
   const int64_t packs = s.width / N;
   for (int64_t i = first_item(); i < s.tokens * packs; i += item_stride()) {
     const int64_t token = i / packs, column = (i - token * packs) * N;
+    bool any = other != out;
+    for (int64_t j = token * s.k; j < (token + 1) * s.k; ++j) any = any || s.row_of(slots[j]) >= 0;
+    if (!any) continue;
     float sum[N] = {};
+    if (other != nullptr) {
+      Wide<T> before[N];
+      load(other + i * N, before);
+#pragma unroll
+      for (int e = 0; e < N; ++e) sum[e] = before[e];
+    }
     for (int64_t j = token * s.k; j < (token + 1) * s.k; ++j) {
-      const int32_t slot = slots[j];
-      if (slot < 0 || slot >= s.slots) continue;
+      const int64_t slot = s.row_of(slots[j]);
+      if (slot < 0) continue;
       Wide<T> row[N];
       load(y + slot * s.width + column, row);
       const float w = weights == nullptr ? 1.0f : weights[j];
@@ -79,10 +106,10 @@ __global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const flo
   }
 }
 
-// Computes dy[slot] = w·dout[n] and dw = dout[n]·y[slot]: one warp per slot.
+// Computes dy[slot] = w·dout[n] and dw = dout[n]·y[slot], added to `other` unless that is null: one warp per slot.
 template <class T, int N>
 __global__ void combine_gradients(Sizes s, const T* y, const int32_t* owners, const float* weights, const T* dout,
-                                  T* dy, float* dweights) {
+                                  T* dy, const float* other, float* dweights) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t slot = first_item() / kWarp; slot < s.slots; slot += item_stride() / kWarp) {
     const int32_t choice = owners[slot];
@@ -100,7 +127,7 @@ __global__ void combine_gradients(Sizes s, const T* y, const int32_t* owners, co
       store(dy + slot * s.width + column, d);
     }
     dot = warp_sum(dot);
-    if (lane == 0 && choice >= 0) dweights[choice] = dot;
+    if (lane == 0 && choice >= 0) dweights[choice] = other == nullptr ? dot : other[choice] + dot;
   }
 }
 
@@ -118,32 +145,43 @@ std::unique_ptr<Kernel> dispatch(const OpView& view) {
   return kernel_of(
       [=, slots = view.in<int32_t>(1), room = scratch(view, owner_bytes(view.write(0)))](cudaStream_t stream) {
         int32_t* owners = static_cast<int32_t*>(room.data);
-        enqueue_owners(s, slots, owners, nullptr, stream);
+        enqueue_owners(s, slots, owners, nullptr, nullptr, stream);
         launch(packed ? send_rows<T, kPack<T>> : send_rows<T, 1>, blocks_of<T>(s.slots, s.width, packed), kThreads, 0,
                stream, s, x, owners, y);
       });
 }
 
 template <class T>
-std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, T* out) {
-  const bool packed = rows_aligned(s.width, y, out);
+std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, const T* other,
+                                 T* out) {
+  const bool packed = rows_aligned(s.width, y, out) && (other == nullptr || rows_aligned(s.width, other));
   return kernel_of([=](cudaStream_t stream) {
     launch(packed ? gather_rows<T, kPack<T>> : gather_rows<T, 1>, blocks_of<T>(s.tokens, s.width, packed), kThreads, 0,
-           stream, s, y, slots, weights, out);
+           stream, s, y, slots, weights, other, out);
   });
+}
+
+// Returns the sum of other rounds, operand `read`, to which the op adds; null = none.
+template <class T>
+const T* other_rounds(const OpView& view, size_t read, const Tensor& result) {
+  if (view.reads() <= read) return nullptr;
+  view.expect_count(view.read(read), result.count());
+  return view.in<T>(read);
 }
 
 template <class T>
 std::unique_ptr<Kernel> dispatch_grad(const OpView& view) {
   const Sizes s = sizes_of(view, view.read(0), view.write(0), view.read(1));
-  return gathered(s, view.in<T>(1), view.in<int32_t>(0), nullptr, view.out<T>(0));
+  return gathered(s, view.in<T>(1), view.in<int32_t>(0), nullptr, other_rounds<T>(view, 2, view.write(0)),
+                  view.out<T>(0));
 }
 
 template <class T>
 std::unique_ptr<Kernel> combine(const OpView& view) {
   const Sizes s = sizes_of(view, view.read(1), view.write(0), view.read(0));
   view.expect_count(view.read(2), s.tokens * s.k);
-  return gathered(s, view.in<T>(0), view.in<int32_t>(1), view.in<float>(2), view.out<T>(0));
+  return gathered(s, view.in<T>(0), view.in<int32_t>(1), view.in<float>(2), other_rounds<T>(view, 3, view.write(0)),
+                  view.out<T>(0));
 }
 
 template <class T>
@@ -156,11 +194,12 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
   T* dy = view.out<T>(0);
   const bool packed = rows_aligned(s.width, y, dout, dy);
   return kernel_of([=, slots = view.in<int32_t>(1), weights = view.in<float>(2), dweights = view.out<float>(1),
+                    other = other_rounds<float>(view, 4, view.write(1)),
                     room = scratch(view, owner_bytes(view.read(0)))](cudaStream_t stream) {
     int32_t* owners = static_cast<int32_t*>(room.data);
-    enqueue_owners(s, slots, owners, dweights, stream);
+    enqueue_owners(s, slots, owners, other, dweights, stream);
     launch(packed ? combine_gradients<T, kPack<T>> : combine_gradients<T, 1>, blocks_for(s.slots * kWarp, kThreads),
-           kThreads, 0, stream, s, y, owners, weights, dout, dy, dweights);
+           kThreads, 0, stream, s, y, owners, weights, dout, dy, other, dweights);
   });
 }
 

@@ -33,6 +33,7 @@ const OpDef& op_def(std::string_view name) {
 Cost op_cost(const OpDef& op, const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
              const Attrs& attrs) {
   if (op.cost == nullptr) return ops::cost_of(0, inputs, outputs);
+  if (attrs.integer("round") > 0) return {};  // a later round of experts is expected to have no token
   Cost cost = op.cost(inputs, outputs, attrs);
   if (cost.model > 0) cost.model *= attrs.number("routed", 1) / static_cast<double>(attrs.integer("replicas", 1));
   return cost;

@@ -4,6 +4,9 @@
 //
 // Surprising fact: dividing by the sum of the chosen probabilities makes the weights a softmax over the chosen logits
 // alone. The others therefore get a gradient from the losses of the router only, and with one choice the weight is 1.
+//
+// Dropless: route numbers slots for all tokens of each expert, and `round` r of the other ops takes those at positions
+// [r·C, (r + 1)·C) of an expert. The first round to run writes its results, and the others write over them.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -116,18 +119,30 @@ Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
         fmt::format("dispatch: the input has {} tokens, the slots are of {}", row_count(x), slots.shape[0]));
   int64_t experts = attrs.integer("experts");
   if (experts < 1) throw plan_error(fmt::format("dispatch: {} experts; at least 1 is needed", experts));
+  require_round("dispatch", attrs);
   return {{x.dtype, {experts, capacity_of("dispatch", attrs, slots.shape[0]), last_dim(x)}}};
+}
+
+// Whether the op's round adds to the gradient of the rounds whose backward is before it. Round 0, the last to run, has
+// added the first gradient that is its own; the later ones may write over it.
+bool follows(const GradientBuilder& builder, const Attrs& attrs, ValueId value) {
+  return attrs.integer("round") > 0 && !builder.gradient(value).none();
 }
 
 void derive_dispatch(GradientBuilder& builder, const NodeView& node) {
   ValueId x = node.inputs[0], slots = node.inputs[1];
   if (!builder.wants(x)) return;
   ValueId dy = builder.gradient(node.outputs[0]);
-  builder.contribute(x, builder.emit(dispatch_grad, {slots, dy}, {builder.type(x)}, {})[0]);
+  const Attrs attrs = round_attrs(node.attrs);
+  if (follows(builder, node.attrs, x))
+    builder.replace(x, builder.emit(dispatch_grad, {slots, dy, builder.gradient(x)}, {builder.type(x)}, attrs)[0]);
+  else
+    builder.contribute(x, builder.emit(dispatch_grad, {slots, dy}, {builder.type(x)}, attrs)[0]);
 }
 
 Types infer_combine(const Types& inputs, const Attrs& attrs) {
-  require_inputs("combine", inputs, 3, 3);
+  require_inputs("combine", inputs, 3, in_rounds(attrs) ? 4 : 3);
+  require_round("combine", attrs);
   const TensorType &y = inputs[0], &slots = inputs[1], &weights = inputs[2];
   require_float("combine", "the input", y);
   require_rank("combine", "the input", y, 3);
@@ -138,16 +153,27 @@ Types infer_combine(const Types& inputs, const Attrs& attrs) {
   if (batch < 1 || tokens < 1 || batch * tokens != slots.shape[0])
     throw plan_error(fmt::format("combine: the slots are of {} tokens, the result of {} samples of {}", slots.shape[0],
                                  batch, tokens));
-  return {{y.dtype, {batch, tokens, last_dim(y)}}};
+  const TensorType result{y.dtype, {batch, tokens, last_dim(y)}};
+  if (inputs.size() > 3) {
+    require_same_shape("combine", "the sum of other rounds", inputs[3], "the result", result);
+    require_same_dtype("combine", "the sum of other rounds", inputs[3], "the input", y);
+  }
+  return {result};
 }
 
 void derive_combine(GradientBuilder& builder, const NodeView& node) {
   ValueId y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
+  const ValueId dout = builder.gradient(node.outputs[0]);
+  if (node.inputs.size() > 3 && builder.wants(node.inputs[3])) builder.contribute(node.inputs[3], dout);
   if (!builder.wants(y) && !builder.wants(weights)) return;
-  std::vector<ValueId> grads = builder.emit(combine_grad, {y, slots, weights, builder.gradient(node.outputs[0])},
-                                            {builder.type(y), builder.type(weights)}, {});
+  std::vector<ValueId> inputs = {y, slots, weights, dout};
+  const bool later = follows(builder, node.attrs, weights);
+  if (later) inputs.push_back(builder.gradient(weights));
+  std::vector<ValueId> grads =
+      builder.emit(combine_grad, inputs, {builder.type(y), builder.type(weights)}, round_attrs(node.attrs));
   if (builder.wants(y)) builder.contribute(y, grads[0]);
-  if (builder.wants(weights)) builder.contribute(weights, grads[1]);
+  if (!builder.wants(weights)) return;
+  later ? builder.replace(weights, grads[1]) : builder.contribute(weights, grads[1]);
 }
 
 // Only the chosen rows are read or written, and all slots are cleared: each element [N,k] of `slots` is one row of
@@ -202,7 +228,7 @@ const OpDef dispatch = {.name = "dispatch",
                         .cost = cost_dispatch};
 const OpDef dispatch_grad = {.name = "dispatch_grad",
                              .role = OpRole::derivative,
-                             .shapes = "slots [N,K], dy [E,C,D] -> dx #N*D",
+                             .shapes = "slots [N,K], dy [E,C,D], sum? #N*D -> dx #N*D",
                              .cost = cost_dispatch_grad};
 const OpDef combine = {.name = "combine",
                        .distribution = Distribution::own,
@@ -212,7 +238,7 @@ const OpDef combine = {.name = "combine",
 const OpDef combine_grad = {
     .name = "combine_grad",
     .role = OpRole::derivative,
-    .shapes = "y [E,C,D], slots [N,K], weights as slots, dout #N*D -> dy as y, dweights as weights",
+    .shapes = "y [E,C,D], slots [N,K], weights as slots, dout #N*D, sum? as slots -> dy as y, dweights as weights",
     .cost = cost_combine_grad};
 
 }  // namespace prun::ops

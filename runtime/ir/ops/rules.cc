@@ -114,6 +114,17 @@ Cost product_cost(double flops, const Types& inputs, const Types& outputs) {
   return cost;
 }
 
+Attrs round_attrs(const Attrs& attrs) {
+  Attrs round;
+  if (in_rounds(attrs)) round.set("round", attrs.integer("round"));
+  return round;
+}
+
+void require_round(std::string_view op, const Attrs& attrs) {
+  if (const int64_t round = attrs.integer("round"); round < 0)
+    throw plan_error(fmt::format("{}: the round is {}, should be at least 0", op, round));
+}
+
 int64_t kv_heads(const Attrs& attrs) { return attrs.integer("kv_heads", attrs.integer("heads", 1)); }
 
 double count(const TensorType& type) { return static_cast<double>(element_count(type.shape)); }

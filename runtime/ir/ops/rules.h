@@ -43,6 +43,13 @@ inline TensorType wide_like(const TensorType& type) { return {wide(type.dtype), 
 // Returns the attributes that select the rank's tokens of a sample (tokens_axis and chunks), for a derivative.
 Attrs token_attrs(const Attrs& attrs);
 
+// Returns whether an op of experts processes one round of a dropless mixture: of each expert's choices, those in the
+// round's window of as many positions as an expert has slots.
+inline bool in_rounds(const Attrs& attrs) { return attrs.has("round"); }
+// Returns the attributes that select the round, for a derivative.
+Attrs round_attrs(const Attrs& attrs);
+void require_round(std::string_view op, const Attrs& attrs);
+
 // Returns the number of key and value heads; fewer than `heads` if several query heads share one.
 int64_t kv_heads(const Attrs& attrs);
 

@@ -131,7 +131,7 @@ inline int64_t row_count(const Shape& shape) {
   X(linear) X(activation) X(row_norm) X(rotary) X(attention) \
   X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) X(logits) \
   X(dropout) X(elementwise) X(piece) X(init) X(optimizer) \
-  X(norm) X(check_finite) X(fingerprint) X(route) X(dispatch) X(expert_linear) \
+  X(norm) X(check_finite) X(fingerprint) X(route) X(dispatch) X(expert_linear) X(expert_rows) \
   X(attend) X(attention_block) X(qkv) X(decode) X(pointwise) X(pointwise_update) X(muon) X(reduction) X(matmul) \
   X(view) X(convolution) X(pooling)
 // clang-format on

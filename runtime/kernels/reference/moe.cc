@@ -182,37 +182,48 @@ void softmax_sums_grad(Call& c) {
   }
 }
 
-// Calls f(token, choice, slot) for each choice with a slot; the choice is an index of [N,k].
+// Calls f(token, choice, slot) for each choice with a slot among those of `slotted`; the choice is an index of [N,k].
+// In a round, slots are numbered for all tokens of each expert, of which `slotted` has the round's positions.
 template <class F>
-void each_slot(const Array& slots, F f) {
-  for (int64_t i = 0; i < slots.count(); ++i)
-    if (slots[i] >= 0) f(i / slots.last(), i, static_cast<int64_t>(slots[i]));
+void each_slot(const Call& c, const Array& slots, const Array& slotted, F f) {
+  const int64_t size = slotted.shape[1], first = c.attrs.integer("round") * size;
+  for (int64_t i = 0; i < slots.count(); ++i) {
+    if (slots[i] < 0) continue;
+    const int64_t slot = static_cast<int64_t>(slots[i]), expert = slot / slots.rows(), place = slot % slots.rows();
+    if (!c.attrs.has("round"))
+      f(i / slots.last(), i, slot);
+    else if (place >= first && place < first + size)
+      f(i / slots.last(), i, expert * size + place - first);
+  }
 }
 
 void dispatch(Call& c) {
   const Array& x = c.reads[0];
-  each_slot(c.reads[1], [&](int64_t n, int64_t, int64_t slot) {
+  each_slot(c, c.reads[1], c.writes[0], [&](int64_t n, int64_t, int64_t slot) {
     for (int64_t i = 0; i < x.last(); ++i) c.writes[0][slot * x.last() + i] = x[n * x.last() + i];
   });
 }
 
 void dispatch_grad(Call& c) {
   const Array& dy = c.reads[1];
-  each_slot(c.reads[0], [&](int64_t n, int64_t, int64_t slot) {
+  if (c.reads.size() > 2) c.writes[0].v = c.reads[2].v;
+  each_slot(c, c.reads[0], dy, [&](int64_t n, int64_t, int64_t slot) {
     for (int64_t i = 0; i < dy.last(); ++i) c.writes[0][n * dy.last() + i] += dy[slot * dy.last() + i];
   });
 }
 
 void combine(Call& c) {
   const Array& y = c.reads[0];
-  each_slot(c.reads[1], [&](int64_t n, int64_t choice, int64_t slot) {
+  if (c.reads.size() > 3) c.writes[0].v = c.reads[3].v;
+  each_slot(c, c.reads[1], y, [&](int64_t n, int64_t choice, int64_t slot) {
     for (int64_t i = 0; i < y.last(); ++i) c.writes[0][n * y.last() + i] += c.reads[2][choice] * y[slot * y.last() + i];
   });
 }
 
 void combine_grad(Call& c) {
   const Array &y = c.reads[0], &dout = c.reads[3];
-  each_slot(c.reads[1], [&](int64_t n, int64_t choice, int64_t slot) {
+  if (c.reads.size() > 4) c.writes[1].v = c.reads[4].v;
+  each_slot(c, c.reads[1], y, [&](int64_t n, int64_t choice, int64_t slot) {
     for (int64_t i = 0; i < y.last(); ++i) {
       c.writes[0][slot * y.last() + i] = c.reads[2][choice] * dout[n * y.last() + i];
       c.writes[1][choice] += dout[n * y.last() + i] * y[slot * y.last() + i];
@@ -221,30 +232,49 @@ void combine_grad(Call& c) {
 }
 
 // Returns whether row `row` of an expert has a token. `filled` [experts, sources] counts the rows with a token: each
-// source fills the first of its equal share of the rows.
-bool has_token(const Array& filled, int64_t expert, int64_t row, int64_t rows) {
+// source fills the first of its equal share of the rows, in rounds of as many.
+bool has_token(const Array& filled, int64_t expert, int64_t row, int64_t rows, int64_t round) {
   const int64_t of_source = rows / filled.last();
-  return row % of_source < static_cast<int64_t>(filled[expert * filled.last() + row / of_source]);
+  return round * of_source + row % of_source < static_cast<int64_t>(filled[expert * filled.last() + row / of_source]);
 }
 
 // Computes the GEMM c[e] = op(a[e])·op(b[e]) of each expert. Rows of a as stored without a token count as zeros.
-void gemms(const Array& a, bool transpose_a, const Array& b, bool transpose_b, const Array& filled, Array& c) {
+void gemms(Call& call, bool transpose_a, bool transpose_b) {
+  const Array &a = call.reads[0], &b = call.reads[1], &filled = call.reads[2];
+  Array& c = call.writes[0];
   int64_t m = c.shape[1], n = c.shape[2], k = transpose_a ? a.shape[1] : a.shape[2];
   for (int64_t e = 0; e < c.shape[0]; ++e)
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j)
         for (int64_t p = 0; p < k; ++p)
-          if (has_token(filled, e, transpose_a ? p : i, a.shape[1]))
+          if (has_token(filled, e, transpose_a ? p : i, a.shape[1], call.attrs.integer("round")))
             c[(e * m + i) * n + j] += a[e * m * k + (transpose_a ? p * m + i : i * k + p)] *
                                       b[e * k * n + (transpose_b ? j * k + p : p * n + j)];
 }
 
-void expert_linear(Call& c) { gemms(c.reads[0], false, c.reads[1], false, c.reads[2], c.writes[0]); }
-void expert_linear_dx(Call& c) { gemms(c.reads[0], false, c.reads[1], true, c.reads[2], c.writes[0]); }
-void expert_linear_dw(Call& c) { gemms(c.reads[0], true, c.reads[1], false, c.reads[2], c.writes[0]); }
+void expert_linear(Call& c) { gemms(c, false, false); }
+void expert_linear_dx(Call& c) { gemms(c, false, true); }
+void expert_linear_dw(Call& c) { gemms(c, true, false); }
 void expert_linear_dw_add(Call& c) {
   expert_linear_dw(c);
   add_sums(c);
+}
+
+// pack_rows, and its inverse: rows with a token of [E,P·C,d] in the order of sources, then experts, and [P,E,C,d].
+template <bool pack>
+void pack_rows(Call& c) {
+  const Array &x = c.reads[0], &filled = c.reads[1];
+  const Array& slotted = pack ? x : c.writes[0];
+  const int64_t sources = filled.last(), experts = filled.rows(), rows = slotted.shape[1], width = x.last();
+  int64_t packed = 0;
+  for (int64_t p = 0; p < sources; ++p)
+    for (int64_t e = 0; e < experts; ++e)
+      for (int64_t row = p * (rows / sources); row < (p + 1) * (rows / sources); ++row) {
+        if (!has_token(filled, e, row, rows, c.attrs.integer("round"))) continue;
+        const int64_t slot = e * rows + row, from = pack ? slot : packed, to = pack ? packed : slot;
+        for (int64_t i = 0; i < width; ++i) c.writes[0][to * width + i] = x[from * width + i];
+        packed++;
+      }
 }
 
 }  // namespace
@@ -257,6 +287,8 @@ const Family moe_rules = {{"route", route},
                           {"dispatch_grad", dispatch_grad},
                           {"combine", combine},
                           {"combine_grad", combine_grad},
+                          {"pack_rows", pack_rows<true>},
+                          {"unpack_rows", pack_rows<false>},
                           {"expert_linear", expert_linear},
                           {"expert_linear_dx", expert_linear_dx},
                           {"expert_linear_dw", expert_linear_dw},

@@ -85,6 +85,18 @@ const Family pointwise_rules = {
     {"silu_mul",
      [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] * sigmoid(c.reads[0][i]) * c.reads[1][i]; }); }},
     {"silu_mul_grad", silu_mul_grad},
+    {"expert_activation",
+     [](Call& c) {
+       each(c, [&, gated = c.reads.size() > 2](int64_t i) {
+         const double x = c.reads[0][i];
+         return gated ? x * sigmoid(x) * c.reads[1][i] : gelu(x, false);
+       });
+     }},
+    {"expert_activation_grad",
+     [](Call& c) {
+       if (c.reads.size() > 3) return silu_mul_grad(c);
+       each(c, [&](int64_t i) { return c.reads[1][i] * gelu_derivative(c.reads[0][i], false); });
+     }},
     {"dropout", dropout},
     {"add", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] + c.reads[1][i]; }); }},
     {"mul", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] * c.reads[1][i]; }); }},

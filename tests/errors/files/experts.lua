@@ -13,7 +13,7 @@ local options = {
   scores = { scores = "tanh" },
   bias_rate = { bias_rate = -1e-3 },
   documents = { documents = "x" },
-  choices = { loads = loads },
+  choices = { loads = loads }, dropless = { dropless = true },
 }
 local moe = options[arg.case] or {}
 

@@ -110,6 +110,7 @@ def block_lines(parts, mixer, mlp):
         lines.append(f"x = {plus}{proj}")
     if mlp in ("moe", "moe_gated"):
         capacity = f", capacity = {parts['capacity']}" if "capacity" in parts else ""
+        capacity += ", dropless = true" if parts.get("dropless") else ""
         aux = f", aux = {parts['aux']}" if "aux" in parts else ""
         lines.append(f'x = {plus}nn.moe("moe", {normed("ln2", "x")}, {{ hidden = {parts["hidden"]}, experts = {parts["experts"]}, '
                      f'choices = {parts["choices"]}, gated = {value(mlp == "moe_gated")}{capacity}{aux} }})')

@@ -196,6 +196,8 @@ def draw_library_model(draw, axes, strategies, word):
         add_experts(draw, axes, options)
         if word == "moe" and draw.chance(0.12):
             options["capacity"] = draw.one(0.5, 1.0, 1.25, 2.0, 100.0)
+            if draw.chance(0.5):
+                options["dropless"] = True
     return {"word": word, "options": options}
 
 
@@ -230,6 +232,7 @@ def draw_own_model(draw, axes, strategies):
         add_experts(draw, axes, parts)
         if draw.chance(0.1):
             parts["capacity"] = draw.one(1.0, 1.25, 2.0)
+            parts["dropless"] = draw.chance(0.5)
     if parts["mlp"] == "none" and (tp == 1 or draw.chance(0.5)):
         parts["attention"] = True
     if draw.chance(0.35):

@@ -1,4 +1,6 @@
 // gelu, relu, tanh and silu_mul with their gradients: one pass in f32, in place if the program requests it.
+#include <algorithm>
+
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/ops/tanh.h"
 #include "kernels/cpu/vector_math.h"
@@ -62,6 +64,17 @@ std::unique_ptr<Kernel> silu_mul_grad(const OpView& view) {
   });
 }
 
+// Returns a kernel that does nothing if no slot of a round of experts has a token; the last read has their numbers.
+std::unique_ptr<Kernel> unless_idle(const OpView& view, std::unique_ptr<Kernel> kernel) {
+  const Tensor& filled = view.read(view.reads() - 1);
+  const int64_t slots = view.read(0).shape.at(1) / last_dim(filled.shape);
+  return kernel_of([kernel = std::move(kernel), numbers = view.in<int32_t>(view.reads() - 1), count = filled.count(),
+                    before = view.attrs().integer("round") * slots, in_rounds = view.attrs().has("round")] {
+    if (in_rounds && std::all_of(numbers, numbers + count, [&](int32_t n) { return n <= before; })) return;
+    kernel->run();
+  });
+}
+
 constexpr auto kRelu = [](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // NaNs propagate
 constexpr auto kReluDx = [](auto y, auto dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
 constexpr auto kTanh = [](auto x) PRUN_INLINED { return tanh_f32(x); };
@@ -69,15 +82,27 @@ constexpr auto kTanhDx = [](auto y, auto dy) PRUN_INLINED { return dy * (1.0f - 
 template <class T>
 constexpr auto kSiluMul = [](auto gate, auto up) PRUN_INLINED { return gate * sigmoid_of<T>(gate) * up; };
 
+template <class T>
+std::unique_ptr<Kernel> expert_activation(const OpView& view) {
+  return unless_idle(view, view.reads() == 2 ? gelu<T>(view) : map_kernel<T, T, T>(view, kSiluMul<T>));
+}
+template <class T>
+std::unique_ptr<Kernel> expert_activation_grad(const OpView& view) {
+  return unless_idle(view, view.reads() == 3 ? gelu_dx<T>(view) : silu_mul_grad<T>(view));
+}
+
 }  // namespace
 
-const Family activation_kernels = {{"gelu", PRUN_FLOAT_MAKER(read(0), gelu<T>(view))},
-                                   {"gelu_dx", PRUN_FLOAT_MAKER(read(0), gelu_dx<T>(view))},
-                                   {"relu", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kRelu))},
-                                   {"relu_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kReluDx))},
-                                   {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kTanh))},
-                                   {"tanh_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kTanhDx))},
-                                   {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul<T>))},
-                                   {"silu_mul_grad", PRUN_FLOAT_MAKER(read(0), silu_mul_grad<T>(view))}};
+const Family activation_kernels = {
+    {"gelu", PRUN_FLOAT_MAKER(read(0), gelu<T>(view))},
+    {"gelu_dx", PRUN_FLOAT_MAKER(read(0), gelu_dx<T>(view))},
+    {"relu", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kRelu))},
+    {"relu_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kReluDx))},
+    {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kTanh))},
+    {"tanh_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kTanhDx))},
+    {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul<T>))},
+    {"silu_mul_grad", PRUN_FLOAT_MAKER(read(0), silu_mul_grad<T>(view))},
+    {"expert_activation", PRUN_FLOAT_MAKER(read(0), expert_activation<T>(view))},
+    {"expert_activation_grad", PRUN_FLOAT_MAKER(read(0), expert_activation_grad<T>(view))}};
 
 }  // namespace prun::cpu

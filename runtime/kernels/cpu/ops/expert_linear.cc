@@ -3,8 +3,9 @@
 //
 // Surprising fact: most slots may be empty: with capacity for every token at each of E experts, only k of E are taken.
 // The op reads the numbers of taken slots. If the GEMM accepts any size, it skips the empty slots; otherwise it
-// multiplies their zeros.
+// multiplies their zeros. A round of a dropless mixture that has no token costs nothing.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/kernel.h"
@@ -48,16 +49,25 @@ Pointer expert(Pointer data, const Tensor& t, int64_t e) {
   return data + e * (t.bytes() / t.shape[0]);
 }
 
-// The rows of the first operand with a token: the first filled[e][p] of the rows of each source p.
+// The rows of the first operand with a token: the first filled[e][p] - `before` of the rows of each source p.
 struct Occupancy {
   const int32_t* filled;
   int64_t sources, rows;  // rows of a source
+  int64_t before;         // tokens of a source in earlier rounds
+
+  int64_t taken(int64_t expert, int64_t source) const {
+    return std::clamp<int64_t>(filled[expert * sources + source] - before, 0, rows);
+  }
+  // Returns whether one of the experts [first, end) has a token.
+  bool any(int64_t first, int64_t end) const {
+    return std::any_of(filled + first * sources, filled + end * sources, [&](int32_t n) { return n > before; });
+  }
 
   // Calls f(first, count, empty) for each run of rows of an expert.
   template <class F>
   void each_run(int64_t expert, const F& f) const {
     for (int64_t p = 0; p < sources; ++p) {
-      const int64_t taken = std::clamp<int64_t>(filled[expert * sources + p], 0, rows);
+      const int64_t taken = this->taken(expert, p);
       if (taken > 0) f(p * rows, taken, false);
       if (taken < rows) f(p * rows + taken, rows - taken, true);
     }
@@ -86,6 +96,14 @@ void run_taken(const Gemm& gemm, const Occupancy& rows, int64_t expert, bool sum
   }
 }
 
+Occupancy occupancy_of(const OpView& view) {
+  const Sizes a(view.read(0));
+  const int64_t sources = last_dim(view.read(2).shape);
+  view.expect_count(view.read(2), a.experts * sources);
+  PRUN_CHECK(sources > 0 && a.rows % sources == 0, shape_text(view.read(2).shape));
+  return {view.in<int32_t>(2), sources, a.rows / sources, view.attrs().integer("round") * (a.rows / sources)};
+}
+
 template <bool transpose_a, bool transpose_b>
 int64_t workspace(const OpView& view) {
   return gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
@@ -99,19 +117,25 @@ std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratc
   for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
     gemms.emplace_back(shape, expert(bytes_in(view, 0), view.read(0), e), expert(bytes_in(view, 1), view.read(1), e),
                        nullptr, expert(c, view.write(0), e), scratch.data);
-  if (!gemms.front().takes_parts()) {
+  const bool parts = gemms.front().takes_parts(), in_rounds = view.attrs().has("round");
+  if (!parts && !in_rounds) {
     return kernel_of([gemms = std::move(gemms), scratch] {
       for (const Gemm& gemm : gemms) gemm.run();
     });
   }
-  const Sizes a(view.read(0));
-  const int64_t sources = last_dim(view.read(2).shape);
-  view.expect_count(view.read(2), a.experts * sources);
-  PRUN_CHECK(sources > 0 && a.rows % sources == 0, shape_text(view.read(2).shape));
-  const Occupancy rows{view.in<int32_t>(2), sources, a.rows / sources};
-  return kernel_of([gemms = std::move(gemms), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
-                    count = shape.m * shape.n] {
-    for (int64_t e = 0; e < std::ssize(gemms); ++e) run_taken(gemms[e], rows, e, transpose_a, c + e * count, n, count);
+  const int64_t bytes = shape.m * shape.n * dtype_bytes(shape.output);
+  return kernel_of([gemms = std::move(gemms), rows = occupancy_of(view), scratch, c, n = shape.n, parts, in_rounds,
+                    bytes, count = shape.m * shape.n] {
+    const int64_t experts = std::ssize(gemms);
+    if (in_rounds && !transpose_a && !rows.any(0, experts)) return;
+    for (int64_t e = 0; e < experts; ++e) {
+      if (parts)
+        run_taken(gemms[e], rows, e, transpose_a, reinterpret_cast<float*>(c) + e * count, n, count);
+      else if (rows.any(e, e + 1))
+        gemms[e].run();
+      else
+        std::memset(c + e * bytes, 0, bytes);
+    }
   });
 }
 
@@ -121,9 +145,36 @@ std::unique_ptr<Kernel> make(const OpView& view) {
                                              view.scratch(workspace<transpose_a, transpose_b>(view)));
 }
 
-// Returns the bytes of scratch for the op dw and for its result.
+// Returns the bytes of scratch for the op dw and for its result, in a round for that of one expert.
 int64_t dw_add_workspace(const OpView& view) {
-  return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
+  const Tensor& dw = view.write(0);
+  const int64_t results = view.attrs().has("round") ? dw.bytes() / dw.shape.at(0) : dw.bytes();
+  return round_up(workspace<true, false>(view), kAlignBytes) + results;
+}
+
+// Adds the round's gradients to the sum, for one expert after the other; experts without a token remain as they are.
+std::unique_ptr<Kernel> dw_add_round(const OpView& view, std::byte* fresh, const Scratch& scratch) {
+  const GemmShape shape = shape_of(view, true, false);
+  std::vector<Gemm> gemms;
+  for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
+    gemms.emplace_back(shape, expert(bytes_in(view, 0), view.read(0), e), expert(bytes_in(view, 1), view.read(1), e),
+                       nullptr, fresh, scratch.data);
+  return kernel_of([gemms = std::move(gemms), rows = occupancy_of(view), scratch, n = shape.n, sum = view.in<float>(3),
+                    to = view.out<float>(0), count = shape.m * shape.n, dw = reinterpret_cast<float*>(fresh),
+                    threads = view.threads()] {
+    for (int64_t e = 0; e < std::ssize(gemms); ++e) {
+      const float* of_others = sum + e * count;
+      if (!rows.any(e, e + 1)) {
+        if (sum != to) std::copy_n(of_others, count, to + e * count);
+        continue;
+      }
+      if (gemms[e].takes_parts())
+        run_taken(gemms[e], rows, e, true, dw, n, count);
+      else
+        gemms[e].run();
+      add_floats(threads, of_others, dw, to + e * count, count);
+    }
+  });
 }
 
 std::unique_ptr<Kernel> dw_add(const OpView& view) {
@@ -131,6 +182,7 @@ std::unique_ptr<Kernel> dw_add(const OpView& view) {
   view.expect_count(view.read(3), count);
   const Scratch scratch = view.scratch(dw_add_workspace(view));
   std::byte* fresh = scratch.data + round_up(workspace<true, false>(view), kAlignBytes);
+  if (view.attrs().has("round")) return dw_add_round(view, fresh, scratch);
   return kernel_of([dw = make_into<true, false>(view, fresh, scratch), fresh = reinterpret_cast<const float*>(fresh),
                     sum = view.in<float>(3), to = view.out<float>(0), count, threads = view.threads()] {
     dw->run();
