@@ -18,8 +18,9 @@ namespace {
 constexpr size_t kMostReads = 15;  // reads of one check: two bits each
 
 // Ops whose results another check covers: the tensor of an offer is checked when the put has arrived; a tensor stored
-// to host memory is checked when it is computed and again when it is loaded.
-bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); }
+// to host memory is checked when it is computed and again when it is loaded; a tensor that several ops write in parts,
+// after the last one.
+bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store) || op.attrs.integer("continued") != 0; }
 
 // Returns whether the op writes slots of a round of experts, which it leaves as they are if no slot has a token. The
 // results that later ops add up are checked.

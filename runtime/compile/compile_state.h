@@ -218,6 +218,7 @@ void merge_gradients(CompileState& state);
 void fuse(CompileState& state);            // fuse.cc: fuses two ops into one kernel of the device
 void fuse_losses(CompileState& state);     // fuse_loss.cc: fuses a loss with the gradient of its logits
 void elide_views(CompileState& state);     // elide_views.cc: folds views into the ops that read them
+void write_parts(CompileState& state);     // write_parts.cc: ops write into concatenations of gradients
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
 void build_step(CompileState& state);      // step_builder.cc: compute ops, ops of hooks, optimizer, edges

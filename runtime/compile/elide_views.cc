@@ -106,20 +106,21 @@ class Views {
     if (graph_.values[x].kind != ValueKind::activation || is_overwritten(x)) return;
     std::vector<std::pair<size_t, size_t>> pairs;  // a slice, and the reshape that reads it
     Shape whole;
+    int64_t dim = 0;
     for (const size_t at : readers_[x]) {
       const Node& slice = *nodes_[at];
       const std::vector<size_t>& readers = readers_[slice.outputs.empty() ? x : slice.outputs[0]];
       if (slice.op != &ops::slice || readers.size() != 1 || results_.contains(slice.outputs[0])) return;
       const Shape split = split_whole(slice, *nodes_[readers[0]]);
-      if (split.empty() || (!pairs.empty() && split != whole)) return;
+      if (split.empty() || (!pairs.empty() && (split != whole || slice.attrs.integer("dim") != dim))) return;
       whole = split;
+      dim = slice.attrs.integer("dim");
       pairs.emplace_back(at, readers[0]);
     }
     if (pairs.empty()) return;
     const ValueId made = nodes_[pairs[0].first]->outputs[0];
     for (const auto& [at, n] : pairs) {
       Node &slice = *nodes_[at], &split = *nodes_[n];
-      const auto dim = static_cast<size_t>(slice.attrs.integer("dim"));
       const int64_t run = shape(x)[dim] / whole[dim], start = slice.attrs.integer("start");
       std::swap(slice.op, split.op);
       std::swap(slice.attrs, split.attrs);
@@ -127,7 +128,10 @@ class Views {
       split.attrs.set("start", start / run);
       split.attrs.set("size", written_shape(n)[dim]);
       split.inputs = {made};
-      if (n != pairs[0].second) readers_[made].push_back(n), gone_[at] = true;
+      if (n == pairs[0].second) continue;
+      readers_[made].push_back(n);
+      readers_[slice.outputs[0]].clear();
+      gone_[at] = true;
     }
     readers_[x] = {pairs[0].first};
     Value& value = graph_.values[made];
@@ -198,21 +202,43 @@ class Views {
            has(rank - 1) && has(rank - 2) && sdk::strided_matrices(&read, stored, rank);
   }
 
-  // Makes a matmul write the permutation of its result, if nothing else reads it and its rows are contiguous.
+  // Makes a matmul write the permutation of its result, if nothing else reads it and its rows, or the rows of its
+  // transpose, are contiguous.
   void fold_into_maker(size_t n) {
     const Node& view = *nodes_[n];
     const ValueId x = view.inputs[0];
     const int at = maker_[x];
-    const Shape order = ops::sizes_of(view.attrs, "order");
     if (at < 0 || gone_[at] || nodes_[at]->op != &ops::matmul || nodes_[at]->call != view.call) return;
-    const bool alone = std::all_of(readers_[x].begin(), readers_[x].end(), [&](size_t r) { return r == n; });
-    if (!alone || order.back() + 1 != std::ssize(order)) return;
+    if (!std::all_of(readers_[x].begin(), readers_[x].end(), [&](size_t r) { return r == n; })) return;
     Node& matmul = *nodes_[at];
+    std::vector<sdk::OperandView>& views = views_[at];
+    const sdk::OperandView* const before = sdk::view_of_operand(views, 2);
+    const int rank = static_cast<int>(shape(x).size());
     Dims dims;
-    for (const int64_t dim : order) dims.push_back({static_cast<int>(dim)});
-    views_[at].push_back({2, std::move(dims)});
+    for (const int64_t dim : ops::sizes_of(view.attrs, "order"))
+      dims.push_back(before == nullptr ? sdk::ViewedDim{static_cast<int>(dim)} : before->dims[dim]);
+    if (dims.back().to + 2 < rank) return;
+    if (dims.back().to + 2 == rank) {
+      transpose(matmul, views);
+      for (sdk::ViewedDim& dim : dims)
+        if (dim.to + 2 >= rank) dim.to = 2 * rank - 3 - dim.to;
+    }
+    std::erase_if(views, [](const auto& one) { return one.operand == 2; });
+    views.push_back({2, std::move(dims)});
     matmul.outputs = view.outputs;
+    maker_[view.outputs[0]] = at;
     gone_[n] = true;
+  }
+  // Makes a matmul compute (A·B)ᵀ = Bᵀ·Aᵀ.
+  static void transpose(Node& matmul, std::vector<sdk::OperandView>& views) {
+    const bool a = matmul.attrs.integer("transpose_a") != 0, b = matmul.attrs.integer("transpose_b") != 0;
+    std::swap(matmul.inputs[0], matmul.inputs[1]);
+    for (sdk::OperandView& one : views)
+      if (one.operand < 2) one.operand = 1 - one.operand;
+    std::sort(views.begin(), views.end(), [](const auto& x, const auto& y) { return x.operand < y.operand; });
+    matmul.attrs.erase("transpose_a"), matmul.attrs.erase("transpose_b");
+    if (!b) matmul.attrs.set("transpose_a", int64_t{1});
+    if (!a) matmul.attrs.set("transpose_b", int64_t{1});
   }
   // Ops that write their results over an operand (StepBuilder::output_of), which shares its memory with its aliases.
   bool is_overwritten(ValueId value) const {

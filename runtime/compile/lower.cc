@@ -155,7 +155,10 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
     gradients_.keep_early(*target, tensor, step);
     return tensor;
   }
-  if (op.is(ops::all_reduce)) return op.reads[0];                           // in place
+  if (op.is(ops::all_reduce)) return op.reads[0];  // in place
+  if (op.attrs.integer("continues") != 0)          // writes a part of the tensor that it reads last
+    return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads.back(), 0,
+                    value.type.shape);
   if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient overwrites the logits
     return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
   // A recomputed view of the batch would have the name of the first one, and a repeat moves views by their names.

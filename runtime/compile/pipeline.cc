@@ -45,6 +45,7 @@ constexpr Pass kPasses[] = {
     {"fuse", Scope::model, fuse},
     {"fuse_loss", Scope::model, fuse_losses, Purpose::training},
     {"elide_views", Scope::model, elide_views},
+    {"write_parts", Scope::model, write_parts, Purpose::training},
     {"place", Scope::trained, place},
     {"schedule", Scope::trained, schedule, Purpose::samples},
     {"step", Scope::trained, build_step, Purpose::training},

@@ -9,6 +9,7 @@
 
 #include "ir/ops.h"
 #include "ir/pointwise.h"
+#include "verify/parts.h"
 #include "verify/placement_rules.h"
 
 namespace prun::verify::rules {
@@ -147,9 +148,7 @@ AxisOutcome repeated_samples(const AxisView& axis, const AxisPlacements& reads, 
   return gives({shard(0)});
 }
 
-}  // namespace
-
-AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
+AxisOutcome pointwise_result(const AxisView& axis, const AxisPlacements& reads) {
   const OperandDims dims(axis);
   const auto partial_at = std::find_if(reads.begin(), reads.end(), is_partial);
   AxisPlacement placement = kInvariant;
@@ -179,6 +178,16 @@ AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
     if (!is_shard(reads[r]) && !is(reads[r], Kind::zero) && dims.size(r, placement.dim) != 1)
       return do_not_match(axis, reads, r);
   return gives({placement});
+}
+
+AxisPlacements without_whole(const AxisView& axis, const AxisPlacements& reads) {
+  return {reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(own_reads(axis.context.op))};
+}
+
+}  // namespace
+
+AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
+  return in_whole(axis, reads, pointwise_result(axis, without_whole(axis, reads)));
 }
 
 AxisOutcome reduce_dims(const AxisView& axis, const AxisPlacements& reads) {
@@ -220,7 +229,7 @@ AxisOutcome softmax_grad(const AxisView& axis, const AxisPlacements& reads) {
 }
 
 // A leading dim that is split over ranks is split alike in both operands, or one operand lacks it.
-AxisOutcome matmul(const AxisView& axis, const AxisPlacements& reads) {
+static AxisOutcome matmul_result(const AxisView& axis, const AxisPlacements& reads) {
   const OperandDims dims(axis);
   const int rank = static_cast<int>(axis.context.write_tensors[0]->shape.size());
   AxisPlacements moved = reads;
@@ -247,6 +256,10 @@ AxisOutcome matmul(const AxisView& axis, const AxisPlacements& reads) {
   if (whole(a) && is_partial(b)) return gives({b});
   if (whole(a) && whole(b)) return gives({kInvariant});
   return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome matmul(const AxisView& axis, const AxisPlacements& reads) {
+  return in_whole(axis, reads, matmul_result(axis, without_whole(axis, reads)));
 }
 
 AxisOutcome cumsum(const AxisView& axis, const AxisPlacements& reads) {

@@ -25,10 +25,15 @@ int64_t count_before(const Shape& shape, int dim) {
 }
 
 // Returns the cut of a dim of `after` elements that is the first part of a dim of `before` elements, split into runs of
-// equal length; null if a rank's part of a block is no number of runs.
+// equal length, or that merges the dim with one after it; null if a rank's part of a block is no number of runs.
 const Cut* cut_of_runs(const Cut& cut, int ranks, int64_t before, int64_t after) {
-  if (cut.chunks != 1 || cut.grain != 1 || after == 0 || before % after != 0) return nullptr;
+  if (cut.chunks != 1 || cut.grain != 1 || before == 0 || after == 0) return nullptr;
   std::vector<int64_t> blocks = cut.blocks;
+  if (after > before && after % before == 0) {
+    for (int64_t& block : blocks) block *= after / before;
+    return cut_into(std::move(blocks), ranks);
+  }
+  if (before % after != 0) return nullptr;
   for (int64_t& block : blocks) {
     if (block % (ranks * (before / after)) != 0) return nullptr;
     block /= before / after;

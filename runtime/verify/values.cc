@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ir/ops.h"
+#include "verify/parts.h"
 
 namespace prun::verify {
 
@@ -39,6 +40,7 @@ Segments Values::segments_of(int id, const Tensor& tensor) {
 
 void Values::send(StreamCursor at) {
   OpContext context = context_of(at);
+  follow_parts(context);
   messages_[walk_->channel(at)].push_back(context.reads[0]);
   finish(at.actor, context);
 }
@@ -69,6 +71,7 @@ void Values::receive(StreamCursor at) {
 void Values::run(StreamCursor at) {
   OpContext context = context_of(at);
   flow_.follow(context);
+  follow_parts(context);
   finish(at.actor, context);
 }
 
@@ -91,6 +94,7 @@ void Values::meet(const std::vector<StreamCursor>& members) {
   }
   for (size_t i = 0; i < members.size(); ++i) {
     flow_.follow(moments[i]);
+    follow_parts(moments[i]);
     finish(members[i].actor, moments[i]);
   }
 }

@@ -18,6 +18,14 @@ namespace prun::verify {
 // The version of the parameters of which a value is a copy; none = it is no copy. Frozen ones have a single version.
 enum class ParamVersion : uint8_t { none, before_update, after_update, frozen };
 
+// The parts of a dim of a tensor that are written; the other elements are undefined.
+struct WrittenParts {
+  using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // [begin, end), ascending, not adjacent
+  int dim = 0;
+  Ranges ranges;
+  auto operator<=>(const WrittenParts&) const = default;
+};
+
 struct ValueState {
   OpRef writer{-1, 0};  // stream -1: init or the previous step
   int version = 0;      // numbers the writes of the class within the step; 0 = before the step
@@ -26,6 +34,7 @@ struct ValueState {
   bool live_in = false;  // this step has read the contents that the previous step left here
   int norms = 0;         // number of norm2 ops that have read it
   TensorPlacement placement;
+  const WrittenParts* written = nullptr;  // null = all of the tensor
 };
 
 struct Segment {

@@ -52,6 +52,23 @@ void add_broadcasts(std::vector<Case>& out) {
   }
 }
 
+// Instructions that the CPU computes in one loop: gates, and products of sums.
+void add_chains(std::vector<Case>& out) {
+  for (const int64_t n : {1, 37, 2000}) {
+    Family f(out, {{"x y z", {T, {n}, -9, 9}}, {"row", {T, {1}, -3, 3}}});
+    for (const char* gate : {"mul x0 1.702; sigmoid r0; mul x0 r1", "mul 1.702 x0; sigmoid r0; mul r1 x0",
+                             "sigmoid x0; mul r0 x0", "mul x0 x0; sigmoid r0; mul r1 x0", "mul x0 -2; sigmoid r0",
+                             "sigmoid x0; mul r0 x0; add r1 x0", "mul x0 2; sigmoid r0; mul r1 r1"})
+      f.add("gate", {"pointwise x > y", program(gate)}, 3e-6);
+    for (const char* gate :
+         {"mul x0 x1; sigmoid r0; mul r1 x1", "mul x0 1.702; sigmoid r0; mul r1 x1", "mul x0 x1; sigmoid r0; mul r1 r0",
+          "sub x0 x1; mul r0 x1; add r1 x0; mul r2 x0; mul r3 2"})
+      f.add("gate of two", {"pointwise x z > y", program(gate)}, 3e-6);
+    f.add("gate of a row", {"pointwise row x > y", program("mul x0 2; sigmoid r0; mul x0 r1; add r2 x1")}, 3e-6);
+    f.add("gate in place", {"pointwise x > x", program("mul x0 1.702; sigmoid r0; mul x0 r1")}, 3e-6);
+  }
+}
+
 // Operands as permutations, parts and repetitions of stored tensors, with short, long and strided runs.
 void add_views(std::vector<Case>& out) {
   for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
@@ -60,6 +77,7 @@ void add_views(std::vector<Case>& out) {
                    {"back", {T, {c, b, a}}},
                    {"wide", {T, {a, b, 2 * c + 3}}},
                    {"tall", {T, {a + 2, b, c}}},
+                   {"long", {T, {a, b + 2, c}}},
                    {"layers", {T, {3, a, b, c}}},
                    {"deep", {T, {a, b, 5, c}}},
                    {"middle", {T, {b}}}});
@@ -79,6 +97,18 @@ void add_views(std::vector<Case>& out) {
     add("a view of one layer", "pointwise x layers > y", "x1 -:2 0 1 2");
     add("a view of one element", "pointwise x deep > y", "x1 0 1 -:3 2");
     add("a view that repeats", "pointwise x middle > y", "x1 1");
+    // Parts of a tensor that the op reads last, which keeps its other elements.
+    const auto write = [&](const char* name, const char* line, std::string views, Shape whole) {
+      f.add(name, {line, make_attrs({{"program", std::string("mul x0 x1; sub r0 x0")},
+                                     {"shape", Shape{a, b, c}},
+                                     {"views", std::move(views)},
+                                     {"whole", std::move(whole)},
+                                     {"continues", 1}})});
+    };
+    write("a part of columns", "pointwise x turned wide > wide", "x1 1 0 2; x2 0 1 2" + part(c + 1, c),
+          {a, b, 2 * c + 3});
+    write("a part of rows", "pointwise x x tall > tall", "x2 0" + part(2, a) + " 1 2", {a + 2, b, c});
+    write("a part of a middle dim", "pointwise x x long > long", "x2 0 1" + part(1, b) + " 2", {a, b + 2, c});
   }
 }
 
@@ -148,7 +178,8 @@ void add_strided_matmuls(std::vector<Case>& out) {
                    {"layers", {T, {3, batch, heads, k, n}}},
                    {"plain", {T, {batch, heads, m, k}}},
                    {"y", {T, {batch, heads, m, n}}},
-                   {"turned", {T, {batch, m, heads, n}}}});
+                   {"turned", {T, {batch, m, heads, n}}},
+                   {"joined", {T, {batch, m, heads + 2, n}}}});
     const auto views = [](std::string text, const char* flag = nullptr) {
       Attrs attrs = make_attrs({{"views", std::move(text)}});
       if (flag != nullptr) attrs.set(flag, 1);
@@ -163,6 +194,10 @@ void add_strided_matmuls(std::vector<Case>& out) {
     f.add("matmul that a view transposes", {"matmul a bt > y", views(a + "; x1 0 3 1 2")}, 3e-6);
     f.add("matmul of a part", {"matmul fused b > y", views(half + "; " + b)}, 3e-6);
     f.add("matmul of shared keys", {"matmul plain shared > y", views("x1 0 2 3")}, 3e-6);
+    Attrs parts = views(a + "; " + b + "; x2 0 2 1:1+" + std::to_string(heads) + " 3");
+    parts.set("whole", Shape{batch, m, heads + 2, n});
+    parts.set("continues", 1);
+    f.add("matmul into a part", {"matmul a b joined > joined", parts}, 3e-6);
     f.add("matmul of one layer", {"matmul plain layers > turned", views("x1 -:2 0 1 2 3; " + y)}, 3e-6);
   }
 }
@@ -173,6 +208,7 @@ std::vector<Case> arithmetic_cases() {
   std::vector<Case> out;
   add_functions(out);
   add_broadcasts(out);
+  add_chains(out);
   add_views(out);
   add_reductions(out);
   add_matmuls(out);

@@ -99,6 +99,10 @@ function views.of_tokens.folded(batch, opt)
                                opt.width, -1)
       local function in_heads(part) return part:unflatten(2, { opt.heads, -1 }):transpose(1, 2) end
       local weights = nn.softmax(nn.matmul(in_heads(q), in_heads(k):transpose(2, 3)))
+      local a, b, c = nn.split(nn.linear("abc", x, 3 * opt.width, { blocks = { opt.width, opt.width, opt.width } }),
+                               opt.width, -1)
+      local again = c:unflatten(2, { opt.heads, -1 }):unsqueeze(2):squeeze(2):transpose(1, 2)  -- a reshape of a reshape
+      x = x + nn.matmul(weights, in_heads(a) + in_heads(b) + again):transpose(1, 2):flatten(2)
       return x + nn.linear("out", nn.matmul(weights, in_heads(v)):transpose(1, 2):flatten(2), opt.width)
     end)
   end

@@ -90,8 +90,8 @@ def other(name, config):
         tokens[:, -1] = config.text_config.vocab_size - 1
         return {"input_ids": tokens, "pixel_values": images_of(config), "return_loss": True}
     images = images_of(config)
-    if "mask_ratio" in config.to_dict():
-        return {"pixel_values": images}
+    if "mask_ratio" in config.to_dict():  # the noise whose order masks patches, which the module otherwise draws
+        return {"pixel_values": images, "noise": torch.rand(BATCH, (config.image_size // config.patch_size)**2, generator=draw)}
     if "decoder_hidden_size" in config.to_dict():  # a label for each pixel
         return {"pixel_values": images, "labels": torch.randint(0, config.num_labels, (BATCH, *images.shape[2:]),
                                                                 generator=draw)}

@@ -148,7 +148,7 @@ class Data(unittest.TestCase):
         slopes = torch.tensor([0.5, 0.25], dtype=torch.float64)[:, None, None]
         for name, bias, lua in [
             ("ALiBi", lambda module: slopes * torch.arange(TOKENS), 'nn.parameter("constant.weight", { 2, 1, 6 })'),
-            ("numbers", lambda module: slopes * torch.arange(36.0).view(6, 6).sin().double(),
+            ("numbers", lambda module: slopes * torch.arange(36.0).double().view(6, 6).sin(),
              'nn.parameter("constant.weight", { 2, 6, 6 })'),
             ("relative", lambda module: module.relative(buckets()).permute(2, 0, 1)[None],
              'nn.relative(nn.matmul(nn.parameter("buckets.weight", { 11, 8 })'),
@@ -160,6 +160,31 @@ class Data(unittest.TestCase):
     def test_dropout_of_weights(self):
         exported = export(Texts(dropout=0.25), self.texts())
         self.assertIn("causal = false, mask = batch.mask, dropout = 0.25", exported.plan)
+
+    def test_rows_in_the_order_of_noise(self):
+        """A masked autoencoder: noise sorts the patches, of which the first ones are kept; equal numbers keep their order."""
+        class Masked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers, self.last = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 8)]), nn.Linear(8, 4)
+                self.hidden = nn.Parameter(torch.zeros(1, 1, 8))
+
+            def forward(self, x, noise):
+                order = noise.argsort(dim=1, stable=True)
+                places = order.argsort(dim=1)
+                kept = self.layers[0](x).gather(1, order[:, :2].unsqueeze(-1).repeat(1, 1, 8))
+                kept = torch.tanh(self.layers[1](kept))
+                all_rows = torch.cat([kept, self.hidden.expand(len(x), 4, -1)], 1)
+                all_rows = all_rows.gather(1, places.unsqueeze(-1).expand(-1, -1, 8))
+                mask = torch.ones(len(x), TOKENS, dtype=x.dtype)
+                mask[:, :2] = 0
+                mask = mask.gather(1, places)
+                loss = ((torch.tanh(self.last(all_rows)) - x) ** 2).mean(-1)
+                return (loss * mask).sum() / mask.sum()
+
+        batch = {"x": torch.randn(BATCH, TOKENS, 4, dtype=torch.float64),
+                 "noise": torch.rand(BATCH, TOKENS, dtype=torch.float64).mul(4).round()}
+        self.same(Masked(), batch, "nn.argmax(nn.equal(", "nn.where(nn.greater_equal(", "prun.losses.mean(")
 
     def test_layers_applied_several_times(self):
         class Rows(nn.Module):

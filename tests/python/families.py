@@ -45,8 +45,8 @@ FAMILIES = {
             rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.3, 1.5, 1.9, 2.5],
             long_factor=[1.0, 1.2, 1.6, 2.2, 3.0, 4.0], original_max_position_embeddings=16)),
     "Phi": lambda: of_transformers("Phi", **ROTARY, partial_rotary_factor=0.5, resid_pdrop=0.0),
-    "StableLM": lambda: of_transformers("StableLm", **ROTARY, use_qkv_bias=True),
-    "GLM": lambda: of_transformers("Glm", **ROTARY, head_dim=16, partial_rotary_factor=0.5),
+    "StableLM": lambda: of_transformers("StableLm", **{**ROTARY, "num_hidden_layers": 2}, use_qkv_bias=True),
+    "GLM": lambda: of_transformers("Glm", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16, partial_rotary_factor=0.5),
     "Mistral with windows": lambda: of_transformers("Mistral", **ROTARY, sliding_window=8),
     # Norms after small weights amplify the rounding of f32, so that these have larger ones or fewer layers.
     "Qwen3": lambda: of_transformers("Qwen3", **{**ROTARY, "num_hidden_layers": 2}, head_dim=16),

@@ -327,6 +327,35 @@ TEST(PlacementRules, MatmulsOfViews) {
   EXPECT_EQ(outcome("matmul", {{{2, 5, 4, 8}, shard(3)}, {{2, 8, 4, 3}, shard(1)}}, {{2, 4, 5, 3}}, viewed(both)), "P");
 }
 
+// Gradients of gate and up, and of heads of q and k, in one tensor: the blocks of the parts, the rest between them.
+TEST(PlacementRules, PartsOfATensor) {
+  const auto written = [](const char* views, Shape whole, bool continues) {
+    Attrs attrs = make_attrs({{"program", std::string("mul x0 x1")},
+                              {"views", std::string(views)},
+                              {"shape", Shape{3, 4}},
+                              {"whole", std::move(whole)}});
+    if (continues) attrs.set("continues", 1);
+    return attrs;
+  };
+  const Shape all = {3, 8};
+  const Operand x{{3, 4}, shard(1)}, same{{3, 4}, kInvariant}, rows{{3, 4}, shard(0)};
+  const Operand begun{all, shard(1, cut_into({8, 8}, 2))};
+  EXPECT_EQ(outcome("pointwise", {x, x}, {all}, written("x2 0 1:4+4", all, false)), "S(1)");
+  EXPECT_EQ(outcome("pointwise", {x, x, begun}, {all}, written("x2 0 1:0+4", all, true)), "S(1)");
+  EXPECT_EQ(outcome("pointwise", {same, same, {all, kInvariant}}, {all}, written("x2 0 1:0+4", all, true)), "I");
+  EXPECT_EQ(outcome("pointwise", {rows, rows, {all, shard(0)}}, {all}, written("x2 0 1:0+4", all, true)), "S(0)");
+  EXPECT_EQ(outcome("pointwise", {x, x, {all, kInvariant}}, {all}, written("x2 0 1:0+4", all, true)).substr(0, 8),
+            "combines");
+  EXPECT_EQ(outcome("pointwise", {x, x, begun}, {all}, written("x2 0 1:2+4", all, true)).substr(0, 8), "combines");
+  EXPECT_EQ(outcome("pointwise", {rows, rows, {all, kInvariant}}, {all}, written("x2 0 1:0+4", all, true)).substr(0, 8),
+            "combines");
+  const Operand a{{2, 4, 5, 6}, shard(1)}, b{{2, 4, 6, 8}, shard(1)};
+  Attrs heads = make_attrs({{"views", std::string("x2 0 2 1:4+4 3")}, {"whole", Shape{2, 5, 12, 8}}});
+  EXPECT_EQ(outcome("matmul", {a, b}, {{2, 5, 12, 8}}, heads), "S(2)");
+  // Heads that are merged into rows.
+  EXPECT_EQ(outcome("reshape", {{{2, 5, 12, 8}, shard(2, cut_into({8, 8, 8}, 2))}}, {{2, 5, 96}}), "S(2)");
+}
+
 TEST(PlacementRules, HopsOfARing) {
   const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};
   const auto turned = [](int dim, int turn) {

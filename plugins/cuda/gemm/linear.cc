@@ -180,7 +180,9 @@ std::vector<Gemm> of_batch(const OpView& view) {
   entry(g.shape.in_b, step_b, g.shape.k * g.shape.n);
   entry(g.shape.in_c, step_c, g.shape.m * g.shape.n);
   std::vector<Gemm> gemms;
-  const int64_t bytes = dtype_bytes(a.dtype), all = c.count() == 0 ? 0 : c.count() / (g.shape.m * g.shape.n);
+  int64_t all = g.shape.m * g.shape.n == 0 ? 0 : 1;
+  for (const int64_t size : at->leading) all *= size;
+  const int64_t bytes = dtype_bytes(a.dtype);
   const auto from = [&](const void* data, const sdk::StridedMatrices& one, int64_t i) {
     return static_cast<char*>(const_cast<void*>(data)) + one.offset_of(at->leading, i) * bytes;
   };

@@ -31,8 +31,8 @@ struct PointwiseInputs {
 };
 
 template <class T, int kRegisters>
-__global__ void __launch_bounds__(kThreads)
-    interpret(PointwiseInputs<T> inputs, T* y, int64_t count, sdk::PointwiseLayout layout, Code<Wide<T>> code) {
+__global__ void __launch_bounds__(kThreads) interpret(PointwiseInputs<T> inputs, T* y, bool writes_part, int64_t count,
+                                                      sdk::PointwiseLayout layout, Code<Wide<T>> code) {
   Wide<T> values[kRegisters];
   for (int i = 0; i < code.constants; ++i) values[code.inputs + i] = code.numbers[i];
   const int first = code.inputs + code.constants;
@@ -43,16 +43,20 @@ __global__ void __launch_bounds__(kThreads)
       values[first + n] =
           sdk::pointwise_value(static_cast<sdk::Pointwise>(code.function[n]), values[code.operands[n][0]],
                                values[code.operands[n][1]], values[code.operands[n][2]]);
-    y[i] = narrow<T>(values[first + code.instructions - 1]);
+    const int64_t to = writes_part ? sdk::pointwise_position(layout, code.inputs, i) : i;
+    y[to] = narrow<T>(values[first + code.instructions - 1]);
   }
 }
+
+// The number of inputs, without the tensor of which the op writes a part.
+size_t inputs_of(const OpView& view) { return view.reads() - (view.integer("continues") != 0 ? 1 : 0); }
 
 template <class W>
 Code<W> code_of(const OpView& view) {
   Code<W> code{};
-  const auto program = sdk::parse_pointwise(view.text("program"), static_cast<int>(view.reads()));
+  code.inputs = static_cast<int>(inputs_of(view));
+  const auto program = sdk::parse_pointwise(view.text("program"), code.inputs);
   view.expect(program.has_value(), "pointwise: the program is none");
-  code.inputs = static_cast<int>(view.reads());
   std::vector<double> numbers;
   for (const sdk::PointwiseInstruction& one : *program)
     for (const sdk::PointwiseOperand& operand : one.operands)
@@ -81,20 +85,25 @@ std::unique_ptr<Kernel> make_pointwise(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     PointwiseInputs<T> inputs{};
     std::vector<std::span<const int64_t>> shapes;
-    for (size_t k = 0; k < view.reads(); ++k) {
+    const size_t count = inputs_of(view);
+    for (size_t k = 0; k < count; ++k) {
       inputs.data[k] = view.in<T>(k);
       shapes.push_back(view.read(k).shape.dims);
     }
     const std::span<const int64_t> masks = view.has("over") ? view.integers("over") : std::span<const int64_t>();
-    const Tensor y = view.write(0);
-    const sdk::PointwiseLayout layout = sdk::pointwise_layout(y.shape.dims, shapes, masks, view.text("views"));
-    for (size_t k = 0; k < view.reads(); ++k) inputs.data[k] += layout.offsets[k];
-    return kernel_of(
-        [inputs, to = view.out<T>(0), count = y.count(), code = code_of<Wide<T>>(view), layout](cudaStream_t stream) {
-          const bool few = code.inputs + code.constants + code.instructions <= kFewRegisters;
-          launch(few ? interpret<T, kFewRegisters> : interpret<T, kMostRegisters>, blocks_for(count, kThreads),
-                 kThreads, 0, stream, inputs, to, count, layout, code);
-        });
+    const bool part = view.has("whole");
+    const std::span<const int64_t> whole = part ? view.integers("whole") : std::span<const int64_t>(),
+                                   shape = part ? view.integers("shape") : view.write(0).shape.dims;
+    const sdk::PointwiseLayout layout = sdk::pointwise_layout(shape, shapes, masks, view.text("views"), whole);
+    for (size_t k = 0; k < count; ++k) inputs.data[k] += layout.offsets[k];
+    int64_t elements = 1;
+    for (const int64_t size : shape) elements *= size;
+    return kernel_of([inputs, to = view.out<T>(0) + layout.offsets[count], part, elements,
+                      code = code_of<Wide<T>>(view), layout](cudaStream_t stream) {
+      const bool few = code.inputs + code.constants + code.instructions <= kFewRegisters;
+      launch(few ? interpret<T, kFewRegisters> : interpret<T, kMostRegisters>, blocks_for(elements, kThreads), kThreads,
+             0, stream, inputs, to, part, elements, layout, code);
+    });
   });
 }
 

@@ -45,7 +45,7 @@ bool lead_alike(const Shape& a, const Shape& b, bool viewed) {
 }
 
 Types infer_matmul(const Types& tensors, const Attrs& attrs) {
-  const Types inputs = operands_of(tensors, attrs);
+  const Types inputs = operands_of(own_inputs(tensors, attrs), attrs);
   require_inputs("matmul", inputs, 2, 2);
   require_float("matmul", "the first tensor", inputs[0]);
   require_same_dtype("matmul", "the first tensor", inputs[0], "the second", inputs[1]);
@@ -65,7 +65,9 @@ Types infer_matmul(const Types& tensors, const Attrs& attrs) {
   Shape shape = a.batch;
   for (size_t d = 0; d < shape.size(); ++d) shape[d] = std::max(shape[d], b.batch[d]);
   shape.insert(shape.end(), {a.rows, b.columns});
-  if (const sdk::OperandView* view = sdk::view_of_operand(views, 2)) {
+  if (attrs.has("whole")) {
+    shape = shape_with_part("matmul", attrs, 2, shape);
+  } else if (const sdk::OperandView* view = sdk::view_of_operand(views, 2)) {
     Shape stored;
     for (const sdk::ViewedDim& dim : view->dims)
       if (dim.to >= 0 && dim.to < std::ssize(shape)) stored.push_back(shape[dim.to]);
@@ -97,9 +99,9 @@ void derive_matmul(GradientBuilder& builder, const NodeView& node) {
 }
 
 Cost matmul_cost(const Types& inputs, const Types& outputs, const Attrs& attrs) {
-  const double k =
-      static_cast<double>(dims_of(operands_of(inputs, attrs)[0], attrs.integer("transpose_a") != 0).columns);
-  return product_cost(outputs.empty() ? 0 : 2 * k * count(outputs[0]), viewed_types(inputs, attrs), outputs);
+  const Types own = own_inputs(inputs, attrs), written = written_types(own.size(), outputs, attrs);
+  const double k = static_cast<double>(dims_of(operands_of(own, attrs)[0], attrs.integer("transpose_a") != 0).columns);
+  return product_cost(written.empty() ? 0 : 2 * k * count(written[0]), viewed_types(own, attrs), written);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ std::vector<int64_t> masks_of(const Attrs& attrs) {
   return attrs.has("over") ? attrs.integers("over") : std::vector<int64_t>();
 }
 
-Types infer_pointwise(const Types& inputs, const Attrs& attrs) {
+Types infer_pointwise(const Types& tensors, const Attrs& attrs) {
+  const Types inputs = own_inputs(tensors, attrs);
   require_inputs("pointwise", inputs, 1, sdk::kMostPointwiseInputs);
   std::string problem;
   if (!sdk::parse_pointwise(attrs.text("program"), static_cast<int>(inputs.size()), &problem))
@@ -52,6 +53,7 @@ Types infer_pointwise(const Types& inputs, const Attrs& attrs) {
                                      shape_text(mine), shape_text(inputs[0].shape), size, mine[d]));
     }
   }
+  if (attrs.has("whole")) shape = shape_with_part("pointwise", attrs, inputs.size(), shape);
   return {{inputs[0].dtype, shape}};
 }
 
@@ -112,8 +114,9 @@ void derive_pointwise(GradientBuilder& builder, const NodeView& node) {
 }
 
 Cost pointwise_cost(const Types& inputs, const Types& outputs, const Attrs& attrs) {
-  const double instructions = static_cast<double>(pointwise_program(attrs, inputs.size()).size());
-  return cost_of(outputs.empty() ? 0 : instructions * count(outputs[0]), viewed_types(inputs, attrs), outputs);
+  const Types own = own_inputs(inputs, attrs), written = written_types(own.size(), outputs, attrs);
+  const double instructions = static_cast<double>(pointwise_program(attrs, own.size()).size());
+  return cost_of(written.empty() ? 0 : instructions * count(written[0]), viewed_types(own, attrs), written);
 }
 
 }  // namespace

@@ -90,6 +90,19 @@ Shape viewed_shape(std::string_view op, const sdk::OperandView& view, const Shap
       fmt::format("{}: the view '{}' does not fit {}", op, sdk::operand_views_text({view}), shape_text(stored)));
 }
 
+Types own_inputs(const Types& inputs, const Attrs& attrs) {
+  return {inputs.begin(), inputs.end() - (attrs.integer("continues") != 0 && !inputs.empty() ? 1 : 0)};
+}
+
+Shape shape_with_part(std::string_view op, const Attrs& attrs, size_t inputs, const Shape& shape) {
+  Shape whole = attrs.integers("whole");
+  const std::vector<sdk::OperandView> views = views_of(attrs);
+  const sdk::OperandView* const view = sdk::view_of_operand(views, static_cast<int>(inputs));
+  if (view == nullptr || viewed_shape(op, *view, whole, shape.size()) != shape)
+    throw plan_error(fmt::format("{}: {} is no part of {}", op, shape_text(shape), shape_text(whole)));
+  return whole;
+}
+
 Types viewed_types(const Types& inputs, const Attrs& attrs) {
   Types types = inputs;
   for (const sdk::OperandView& view : views_of(attrs)) {
@@ -98,6 +111,15 @@ Types viewed_types(const Types& inputs, const Attrs& attrs) {
     for (size_t d = 0; d < view.dims.size() && d < shape.size(); ++d)
       shape[d] = view.dims[d].to < 0 ? 1 : view.dims[d].size == 0 ? shape[d] : view.dims[d].size;
   }
+  return types;
+}
+
+Types written_types(size_t inputs, const Types& outputs, const Attrs& attrs) {
+  Types types = outputs;
+  const std::vector<sdk::OperandView> views = views_of(attrs);
+  const sdk::OperandView* const view = sdk::view_of_operand(views, static_cast<int>(inputs));
+  for (size_t d = 0; view != nullptr && !types.empty() && d < view->dims.size(); ++d)
+    if (view->dims[d].size != 0) types[0].shape[d] = view->dims[d].size;
   return types;
 }
 

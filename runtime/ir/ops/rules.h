@@ -60,8 +60,15 @@ Shape sizes_of(const Attrs& attrs, std::string_view name);
 std::vector<sdk::OperandView> views_of(const Attrs& attrs);
 // Returns the shape, of `rank` dims, that a view reads of a tensor.
 Shape viewed_shape(std::string_view op, const sdk::OperandView& view, const Shape& stored, size_t rank);
+// Returns the inputs without the tensor of which an op with the attribute `continues` writes a part.
+Types own_inputs(const Types& inputs, const Attrs& attrs);
+// Returns the shape of the tensor of which an op with the attribute `whole` writes a part, that of its view, of shape
+// `shape`.
+Shape shape_with_part(std::string_view op, const Attrs& attrs, size_t inputs, const Shape& shape);
 // Returns the inputs with the elements that the op reads of each.
 Types viewed_types(const Types& inputs, const Attrs& attrs);
+// Returns the outputs with the shapes of the parts that an op of so many inputs writes.
+Types written_types(size_t inputs, const Types& outputs, const Attrs& attrs);
 
 // Returns `flops`, and the bytes of all tensors, each once.
 Cost cost_of(double flops, const Types& inputs, const Types& outputs);

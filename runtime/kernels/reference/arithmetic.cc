@@ -10,15 +10,23 @@
 namespace prun::reference {
 namespace {
 
+// Takes the tensor of which the op writes a part from the reads. Returns the number of the others.
+size_t begin_with_parts(Call& c) {
+  if (c.attrs.integer("continues") == 0) return c.reads.size();
+  c.writes[0].v = c.reads.back().v;
+  return c.reads.size() - 1;
+}
+
 void pointwise(Call& c) {
-  const int inputs = static_cast<int>(c.reads.size());
-  const sdk::PointwiseProgram program = pointwise_program(c.attrs, c.reads.size());
+  const int inputs = static_cast<int>(begin_with_parts(c));
+  const sdk::PointwiseProgram program = pointwise_program(c.attrs, static_cast<size_t>(inputs));
   const std::vector<int64_t> masks = c.attrs.has("over") ? c.attrs.integers("over") : std::vector<int64_t>();
   std::vector<std::span<const int64_t>> shapes;
-  for (const Array& read : c.reads) shapes.emplace_back(read.shape);
-  const sdk::PointwiseLayout layout = sdk::pointwise_layout(c.writes[0].shape, shapes, masks, c.attrs.text("views"));
+  for (int k = 0; k < inputs; ++k) shapes.emplace_back(c.reads[k].shape);
+  const Shape whole = c.attrs.integers("whole"), shape = whole.empty() ? c.writes[0].shape : c.attrs.integers("shape");
+  const sdk::PointwiseLayout layout = sdk::pointwise_layout(shape, shapes, masks, c.attrs.text("views"), whole);
   std::vector<double> x(inputs), r(program.size());
-  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+  for (int64_t i = 0; i < element_count(shape); ++i) {
     for (int k = 0; k < inputs; ++k) x[k] = c.reads[k][layout.offsets[k] + sdk::pointwise_position(layout, k, i)];
     for (size_t n = 0; n < program.size(); ++n) {
       double in[3];
@@ -30,7 +38,7 @@ void pointwise(Call& c) {
       }
       r[n] = sdk::pointwise_value(program[n].code, in[0], in[1], in[2]);
     }
-    c.writes[0][i] = r.back();
+    c.writes[0][whole.empty() ? i : layout.offsets[inputs] + sdk::pointwise_position(layout, inputs, i)] = r.back();
   }
 }
 
@@ -97,6 +105,7 @@ void softmax_grad(Call& c) {
 
 // Reads and writes element by element, by the strides of views.
 void matmul(Call& c) {
+  begin_with_parts(c);
   Array& y = c.writes[0];
   const size_t rank = y.shape.size();
   const std::vector<sdk::OperandView> views = sdk::parse_operand_views(c.attrs.text("views")).value();
@@ -111,7 +120,7 @@ void matmul(Call& c) {
   const bool ta = c.attrs.integer("transpose_a") != 0, tb = c.attrs.integer("transpose_b") != 0;
   const size_t a_row = rank - (ta ? 1 : 2), a_inner = rank - (ta ? 2 : 1), b_column = rank - (tb ? 2 : 1),
                b_inner = rank - (tb ? 1 : 2);
-  for (int64_t i = 0; i < y.count(); ++i) {
+  for (int64_t i = 0; i < element_count(at[2].sizes); ++i) {
     int64_t rest = i, from_a = at[0].offset, from_b = at[1].offset, to = at[2].offset;
     for (size_t d = rank; d-- > 0; rest /= at[2].sizes[d]) {
       const int64_t index = rest % at[2].sizes[d];

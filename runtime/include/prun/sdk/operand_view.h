@@ -4,7 +4,9 @@
 //   "x1 0 2 1:16+8; x2 -:3 1"    an item for each stored dim: the op's dim, then `:start+size` if only a part is read
 //
 // `-:3`: the op lacks the dim, only element 3 is read. An op's dim that no stored dim becomes repeats the operand.
-// matmul also writes through a view, a permutation: that of x2, the number after those of its operands.
+// The number after those of the operands is the result: matmul writes a permutation, and with the attribute `whole`
+// both write a part of a tensor of that shape. `continues`: the last read is that tensor with the parts of earlier ops,
+// in the same memory. `continued`: later ops write other parts.
 #pragma once
 #include <algorithm>
 #include <charconv>

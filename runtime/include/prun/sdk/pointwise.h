@@ -190,13 +190,14 @@ PRUN_HOST_DEVICE inline R pointwise_value(Pointwise code, R a, R b, R c) {
   return a;
 }
 
-// The dims of the output after merging, the last one fastest, and each input's stride in elements (0: broadcast).
+// The dims of the output after merging, the last one fastest, and each input's stride in elements (0: broadcast). The
+// number after those of the inputs is the tensor that the output is a part of, if it is one.
 struct PointwiseLayout {
   int dims = 0;
   int64_t sizes[kMostPointwiseDims] = {};
-  int64_t strides[kMostPointwiseInputs][kMostPointwiseDims] = {};
-  int64_t offsets[kMostPointwiseInputs] = {};  // of the first element that is read
-  bool whole[kMostPointwiseInputs] = {};       // the input has the output's elements in their order
+  int64_t strides[kMostPointwiseInputs + 1][kMostPointwiseDims] = {};
+  int64_t offsets[kMostPointwiseInputs + 1] = {};  // of the first element that is read, or written
+  bool whole[kMostPointwiseInputs + 1] = {};       // the tensor has the output's elements in their order
 };
 
 // Returns the output dim of each dim of an input: its dims are the last ones, or those in the bits of `mask` (>= 0).
@@ -207,29 +208,33 @@ inline std::vector<int> pointwise_places(size_t rank, size_t output_rank, int64_
   return places;
 }
 
-// `masks`: the attribute `over`, one for each input, or empty; `views`: the attribute `views`. Shapes must fit
-// (ir/ops/pointwise.cc).
+// `masks`: the attribute `over`, one for each input, or empty; `views`: the attribute `views`; `written`: the shape of
+// the tensor that the output is a part of, empty = none. Shapes must fit (ir/ops/pointwise.cc).
 inline PointwiseLayout pointwise_layout(std::span<const int64_t> output,
                                         const std::vector<std::span<const int64_t>>& inputs,
-                                        std::span<const int64_t> masks, std::string_view views) {
+                                        std::span<const int64_t> masks, std::string_view views,
+                                        std::span<const int64_t> written = {}) {
   std::vector<std::vector<int64_t>> strides;
   PointwiseLayout layout;
   const std::vector<OperandView> viewed = parse_operand_views(views).value_or(std::vector<OperandView>());
   std::vector<int64_t> in_order(output.size(), 0);
   for (size_t d = output.size(), stride = 1; d-- > 0; stride *= static_cast<size_t>(output[d]))
     if (output[d] != 1) in_order[d] = static_cast<int64_t>(stride);
-  for (size_t k = 0; k < inputs.size(); ++k) {
+  const size_t tensors = inputs.size() + (written.empty() ? 0 : 1);
+  for (size_t k = 0; k < tensors; ++k) {
     std::vector<int64_t>& mine = strides.emplace_back(output.size(), 0);
     const OperandView* const view = view_of_operand(viewed, static_cast<int>(k));
-    if (const auto elements = view == nullptr ? std::nullopt : viewed_elements(*view, inputs[k], output.size())) {
+    const std::span<const int64_t> stored = k < inputs.size() ? inputs[k] : written;
+    if (const auto elements = view == nullptr ? std::nullopt : viewed_elements(*view, stored, output.size())) {
       mine = elements->strides;
       layout.offsets[k] = elements->offset;
     } else {
-      const std::vector<int> places = pointwise_places(inputs[k].size(), output.size(), masks.empty() ? -1 : masks[k]);
+      const int64_t mask = masks.empty() || k >= inputs.size() ? -1 : masks[k];
+      const std::vector<int> places = pointwise_places(stored.size(), output.size(), mask);
       int64_t stride = 1;
-      for (size_t d = inputs[k].size(); d-- > 0;) {
-        if (inputs[k][d] != 1) mine[places[d]] = stride;
-        stride *= inputs[k][d];
+      for (size_t d = stored.size(); d-- > 0;) {
+        if (stored[d] != 1) mine[places[d]] = stride;
+        stride *= stored[d];
       }
     }
     layout.whole[k] = mine == in_order;
@@ -238,7 +243,7 @@ inline PointwiseLayout pointwise_layout(std::span<const int64_t> output,
   for (size_t d = output.size(); d-- > 0;) {
     if (output[d] == 1) continue;
     bool merges = !kept.empty();
-    for (size_t k = 0; k < inputs.size() && merges; ++k) {
+    for (size_t k = 0; k < tensors && merges; ++k) {
       const size_t last = kept.back();
       merges = strides[k][d] == strides[k][last] * layout.sizes[kept.size() - 1];
     }
@@ -251,7 +256,7 @@ inline PointwiseLayout pointwise_layout(std::span<const int64_t> output,
   }
   layout.dims = static_cast<int>(kept.size());
   for (int i = 0; i < layout.dims; ++i)
-    for (size_t k = 0; k < inputs.size(); ++k) layout.strides[k][i] = strides[k][kept[i]];
+    for (size_t k = 0; k < tensors; ++k) layout.strides[k][i] = strides[k][kept[i]];
   for (int i = 0, j = layout.dims - 1; i < j; ++i, --j) {
     std::swap(layout.sizes[i], layout.sizes[j]);
     for (auto& mine : layout.strides) std::swap(mine[i], mine[j]);

@@ -38,7 +38,7 @@ Matmul matmul_of(const OpView& view) {
 
 std::unique_ptr<Kernel> make(const OpView& view) {
   const auto [at, shape] = matmul_of(view);
-  const int64_t count = view.write(0).count(), batches = count == 0 ? 0 : count / (shape.m * shape.n);
+  const int64_t batches = shape.m * shape.n == 0 ? 0 : element_count(at.leading);
   const int64_t in = dtype_bytes(shape.input), out = dtype_bytes(shape.output);
   const Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
   std::vector<Gemm> gemms;

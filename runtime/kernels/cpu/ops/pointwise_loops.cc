@@ -61,7 +61,53 @@ void scalar_loop(const float* a, const float* b, const float* c, void* y, int64_
               b);                                                                                                      \
   }
 
+#define PRUN_TERNARY(...)                                                                                   \
+  [](const float* a, const float* b, const float* c, void* y, int64_t n) {                                  \
+    map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return __VA_ARGS__; }, n, \
+              static_cast<Y*>(y), a, b, c);                                                                 \
+  }
+
+// Returns a sigmoid; `T`: bf16 if the result is rounded to it next. `rough`: of a bf16 program.
+template <class T, bool rough, class V>
+PRUN_INLINE V gate_of(V x) {
+  if constexpr (rough && !std::is_same_v<T, bf16>)
+    return x != x ? x : V(reciprocal_f32(V(1.0f + sigmoid_power<bf16>(x))));
+  else
+    return x != x ? x : V(sigmoid_of<T>(x));
+}
+
 }  // namespace
+
+template <class Y>
+PointwiseLoop pointwise_chain(PointwiseChain chain, bool rough) {
+  switch (chain) {
+    case PointwiseChain::sigmoid_of_product:
+      if (rough) return PRUN_BINARY(gate_of<Y, true>(V(p * q)));
+      return PRUN_BINARY(gate_of<float, false>(V(p * q)));
+    case PointwiseChain::gate:
+      if (rough) return PRUN_TERNARY(r * gate_of<Y, true>(V(p * q)));
+      return PRUN_TERNARY(r * gate_of<float, false>(V(p * q)));
+    case PointwiseChain::product:
+      return PRUN_TERNARY((p * q) * r);
+    case PointwiseChain::sum:
+      return PRUN_TERNARY((p + q) * r);
+    case PointwiseChain::difference:
+      return PRUN_TERNARY((p - q) * r);
+  }
+  return nullptr;
+}
+
+template <class T>
+void gate_of_input(const T* x, const float* b, T* y, int64_t n) {
+  map_range([by = b[0]]<class V>(const V& one)
+                PRUN_INLINED -> V { return one * gate_of<T, std::is_same_v<T, bf16>>(V(one * by)); },
+            n, y, x);
+}
+template void gate_of_input<float>(const float*, const float*, float*, int64_t);
+template void gate_of_input<bf16>(const bf16*, const float*, bf16*, int64_t);
+
+template PointwiseLoop pointwise_chain<float>(PointwiseChain, bool);
+template PointwiseLoop pointwise_chain<bf16>(PointwiseChain, bool);
 
 template <class Y>
 PointwiseLoop pointwise_loop(Pointwise code, bool rough) {

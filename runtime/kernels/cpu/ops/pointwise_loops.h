@@ -17,4 +17,19 @@ using PointwiseLoop = void (*)(const float* a, const float* b, const float* c, v
 template <class Y>
 PointwiseLoop pointwise_loop(sdk::Pointwise code, bool rough);
 
+// Several instructions in one loop, whose results between them reach no memory: those of gates and their derivatives.
+enum class PointwiseChain : uint8_t {
+  sigmoid_of_product,  // sigmoid(a·b)
+  gate,                // c·sigmoid(a·b)
+  product,             // (a·b)·c
+  sum,                 // (a + b)·c
+  difference           // (a - b)·c
+};
+template <class Y>
+PointwiseLoop pointwise_chain(PointwiseChain chain, bool rough);
+
+// Computes y = x·sigmoid(x·b[0]) of n elements, such as a gelu or silu of a plan's own, without a tile. y may be x.
+template <class T>
+void gate_of_input(const T* x, const float* b, T* y, int64_t n);
+
 }  // namespace prun::cpu

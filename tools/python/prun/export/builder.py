@@ -154,7 +154,10 @@ def _has_names(traced: Traced) -> bool:
     ids = [len(shape_of(node)) for node in used if not node.meta["val"].is_floating_point()]
     texts = any(node.target is torch.ops.aten.embedding.default and node.args[1] not in traced.constants
                 and traced.source(node.args[1]) in traced.inputs for node in traced.nodes)  # type: ignore[arg-type]
-    return len(used) > 2 or sorted(ids) == [1, 2] or texts and len(ids) < len(used)
+    aten = torch.ops.aten
+    sorts = any(node.target in (aten.argsort.default, aten.argsort.stable) and node.args[0] in traced.inputs
+                for node in traced.nodes)
+    return len(used) > 2 or sorted(ids) == [1, 2] or texts and len(ids) < len(used) or sorts
 
 
 def number_text(value: float) -> str:

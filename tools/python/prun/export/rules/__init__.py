@@ -24,6 +24,7 @@ from . import (
     layers,
     norms,
     patches,
+    shuffles,
     views,
 )
 
@@ -44,6 +45,7 @@ RULES: list[Rule] = [
     activations.unary,
     layers.dropout,
     layers.drop_path,
+    *shuffles.RULES,
     arithmetic.scale,
     arithmetic.add,
     arithmetic.multiply,

@@ -27,7 +27,15 @@ _FUNCTIONS = {
     "where": "nn.where({0}, {1}, {2})", "masked_fill": "nn.where({1}, {2}, {0})", "abs": "nn.abs({0})",
 }
 _BOOLEAN = {"__and__", "bitwise_and", "__or__", "bitwise_or", "bitwise_not"}  # other integers have bits
+SORTS = {aten.argsort.default, aten.argsort.stable}
 _CONVERSIONS = {"to", "_to_copy", "type_as", "long", "int", "bool", "clone", "contiguous", "alias", "lift_fresh_copy"}
+
+
+def is_conversion(node: Node) -> bool:
+    """Returns whether a node has its operand's integers, perhaps of another type."""
+    source = node.args[0] if node.args else None
+    return op_name(node) in _CONVERSIONS and isinstance(source, Node) and not any(
+        one.meta["val"].dtype.is_floating_point or one.meta["val"].dtype == torch.bool for one in (source, node))
 
 
 def depends_on_data(builder: Builder, node: Any) -> bool:
@@ -99,7 +107,7 @@ class _Expression:
 
     def _written(self, node: Node) -> str:
         name = op_name(node)
-        for rule in (self._conversion, self._function, self._along_dim, self._view, self._scatter):
+        for rule in (self._conversion, self._function, self._along_dim, self._view, self._scatter, self._sorted):
             text = rule(node, name)
             if text is not None:
                 return text
@@ -216,6 +224,25 @@ class _Expression:
         dim: Any = node.args[1] if len(node.args) > 1 else 0
         return int(dim) % len(before) if isinstance(dim, int) else None
 
+    def _sorted(self, node: Node, name: str) -> str | None:
+        """The order of a row's numbers, which an input has, or the place of each in that order. Equal ones keep theirs."""
+        source = _sorted_by(node)
+        again = source is not None and source not in self.traced.inputs
+        if source is not None and again:
+            source = _sorted_by(source)
+        if source is None or source not in self.traced.inputs:
+            return None
+        x = self._input(source)
+        shape, count = shape_of(node), len(self.ops)
+        self.ops.append(self.emit(f"nn.cumsum(nn.equal({x}, {x}), 1) - 1", shape))
+        place = f"{{{count}}}"
+        before = (f"nn.maximum(nn.less({x}:unsqueeze(1), {x}:unsqueeze(2)), nn.equal({x}:unsqueeze(1), {x}:unsqueeze(2)) "
+                  f"* nn.less({place}:unsqueeze(1), {place}:unsqueeze(2)))")
+        self.ops.append(self.emit(f"nn.sum({before}, 2)", shape))  # numbers, not ids
+        ranks = f"{{{count + 1}}}"
+        across, down = (place, ranks) if again else (ranks, place)
+        return f"nn.argmax(nn.equal({across}:unsqueeze(1), {down}:unsqueeze(2)), 2)"
+
     def _scatter(self, node: Node, name: str) -> str | None:
         """Elements that are written into constant ones, or a constant that is written into elements."""
         if name == "copy":
@@ -242,6 +269,18 @@ class _Expression:
                 inner.args[2:4] == (dim, 1)) and shape_of(inner.args[1])[dim] == shape[dim] - 1:  # type: ignore[arg-type]
             return _padded(self.of(inner.args[1]), dim, 1, 0, number)  # shifted to the right
         return _padded(f"nn.slice({self.of(base)}, {dim}, 1)", dim, 1, 0, number)
+
+
+def _sorted_by(node: Node) -> Node | None:
+    """Returns the numbers by whose order along dim 1 a node sorts each sample's places, the smallest first."""
+    if node.target not in SORTS or len(shape_of(node)) != 2:
+        return None
+    given = dict(zip([one.name for one in node.target._schema.arguments], node.args)) | node.kwargs  # type: ignore[union-attr]
+    source = given["self"]
+    while isinstance(source, Node) and is_conversion(source):
+        source = source.args[0]
+    ascending = given.get("dim", -1) in (1, -1) and not given.get("descending", False)
+    return source if ascending and isinstance(source, Node) else None
 
 
 def _padded(text: str, dim: int, before: int, after: int, value: int) -> str:

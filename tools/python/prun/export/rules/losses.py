@@ -10,7 +10,7 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
-from . import contrastive, data, experts
+from . import contrastive, data, experts, shuffles
 from .views import list_text, operand, reshaped
 
 _LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
@@ -240,7 +240,7 @@ def loss(builder: Builder, node: Node) -> Op:
     """Returns the op of the module's loss; raises if a plan has no such loss."""
     node = _without_balance(builder, builder.traced.follow(node))
     op = (contrastive.loss(builder, node) or cross_entropy(builder, node) or mean_squared_error(builder, node)
-          or contrastive.mean(builder, node))
+          or contrastive.mean(builder, node) or shuffles.mean(builder, node))
     if op is not None:
         if builder.balance and builder.balanced != builder.routers:
             raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",

@@ -223,7 +223,7 @@ def _by_parts(builder: Builder, node: Node) -> Call | None:
         return None
     scores = _Scores(builder, root, root, product, (batch, math.prod(shape[:-2]) // batch, *shape[-2:]))
     scores.alpha = builder.traced.number(product.kwargs.get("alpha", 1)) or 0.0
-    scores.added = added * builder.traced.number(product.kwargs.get("beta", 1))
+    scores.added = added * (builder.traced.number(product.kwargs.get("beta", 1)) or 0.0)
     mask, biases = scores.mask(), scores.bias()
     factor, softcap = _factor(scores)
     q, k = product.args[-2:]
