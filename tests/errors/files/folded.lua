@@ -1,4 +1,4 @@
--- Experts over the axes of other strategies, and what goes wrong with them, selected by `case`.
+-- Experts over the axes of other strategies, and mistakes with them, selected by `case`.
 local prun = require "prun"
 
 local arg = prun.args { case = "" }
