@@ -304,6 +304,22 @@ std::string axes_of_shards(const Graph& graph, UnitId unit, const StrategyUnit& 
   return axes;
 }
 
+// Throws plan_error if a strategy averages weights between steps over an axis whose ranks hold different experts.
+void require_same_experts(const CompileState& state, UnitId unit) {
+  for (const ValueId parameter : state.graph.units[unit].parameters) {
+    const Value& value = state.graph.values[parameter];
+    const SplitAxes apart(value.split_axis);
+    for (const ClassStrategies::Part& part : state.strategies.of(state.graph.units[unit]).parts)
+      for (const HookAction& average : part.unit->sync)
+        if (apart.has(average.axis) && state.plan.mesh.size(average.axis) > 1)
+          throw plan_error(
+              fmt::format("{} averages '{}' over '{}' between steps, and this axis splits its experts: give "
+                          "the experts another axis",
+                          part.strategy->name, value.name, average.axis),
+              part.strategy->site);
+  }
+}
+
 // Sets which units this rank stores, and the elements of each and of its shard.
 void lay_out_units(CompileState& state) {
   const Graph& graph = state.graph;
@@ -312,6 +328,7 @@ void lay_out_units(CompileState& state) {
     UnitLayout layout = layout_of(state, graph.units[u]);
     UnitStorage& storage = state.storage[u];
     storage.here = on_this_rank(state, u);
+    require_same_experts(state, u);
     const StrategyUnit* sharding = sharding_of_unit(state, graph.units[u]);
     const std::string axes = sharding != nullptr ? axes_of_shards(graph, u, *sharding) : "";
     if (!axes.empty()) {

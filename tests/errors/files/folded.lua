@@ -15,6 +15,12 @@ local cases = {
     local grouped = prun.zero3 { over = { "node", "dp" }, reshard_after_forward = "group" }
     return { "node", "dp" }, { grouped, experts { "dp" } }
   end,
+  averaged = function()
+    local drifts = prun.strategy("local_sgd", { axis = "dp" }, function(unit, opt)
+      unit:every(2, function() prun.all_reduce(unit.params, { axis = opt.axis, op = "avg" }) end)
+    end, { differs = "weights drift between averages" })
+    return { "dp" }, { drifts {}, experts { "dp" } }
+  end,
   six = function() return { "dp", "tp" }, { dp, tp, experts { "dp", "tp" } }, 6 end,
 }
 local axes, strategies, number = cases[arg.case]()
