@@ -167,7 +167,7 @@ Attrs rows_attrs(const Attrs& attrs) {
 }
 
 // Exchanges the rows of a round between the ranks of the tokens and, unless `home`, those of the experts.
-ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, Attrs attrs, bool home) {
+ValueId exchange_rows(Distributor& d, ValueId x, const Filled& filled, const Attrs& attrs, bool home) {
   const ValueId from = home ? filled.here : filled.own, to = home ? filled.own : filled.here;
   const Shape slotted = d.type(x).shape, &sources = d.type(from).shape, &others = d.type(to).shape;
   const int64_t slots = slotted[1] / sources[1];

@@ -77,8 +77,8 @@ class OperandDims {
   // Returns the placement of the output by read `r`, a shard; kUnknown if the op reads a part of the sharded dim.
   AxisPlacement moved(const AxisPlacements& reads, size_t r) const {
     const Places places = places_of(r);
-    const int dim = reads[r].dim;
-    if (dim >= std::ssize(places) || places[dim].to < 0) return kUnknown;
+    const size_t dim = static_cast<uint8_t>(reads[r].dim);
+    if (dim >= places.size() || places[dim].to < 0) return kUnknown;
     const int64_t size = axis_.context.read_tensors[r]->shape[dim];
     const auto [to, start, read] = places[dim];
     AxisPlacement placement = reads[r];

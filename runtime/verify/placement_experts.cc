@@ -74,7 +74,7 @@ AxisOutcome combine(const AxisView& axis, const AxisPlacements& reads) {
 // Operands: y, slots, weights, dout, dweights of other rounds?.
 AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (reads.size() > 4) {
-    const AxisOutcome own = combine_grad(axis, {reads.begin(), reads.begin() + 4});
+    AxisOutcome own = combine_grad(axis, {reads.begin(), reads.begin() + 4});
     if (own.problem.empty() && own.writes.size() > 1 && own.writes[1] != reads[4]) return do_not_match(axis, reads, 4);
     return own;
   }

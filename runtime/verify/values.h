@@ -23,7 +23,7 @@ struct WrittenParts {
   using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // [begin, end), ascending, not adjacent
   int dim = 0;
   Ranges ranges;
-  auto operator<=>(const WrittenParts&) const = default;
+  auto operator<=>(const WrittenParts&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct ValueState {

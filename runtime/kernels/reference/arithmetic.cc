@@ -22,6 +22,7 @@ void pointwise(Call& c) {
   const sdk::PointwiseProgram program = pointwise_program(c.attrs, static_cast<size_t>(inputs));
   const std::vector<int64_t> masks = c.attrs.has("over") ? c.attrs.integers("over") : std::vector<int64_t>();
   std::vector<std::span<const int64_t>> shapes;
+  shapes.reserve(inputs);
   for (int k = 0; k < inputs; ++k) shapes.emplace_back(c.reads[k].shape);
   const Shape whole = c.attrs.integers("whole"), shape = whole.empty() ? c.writes[0].shape : c.attrs.integers("shape");
   const sdk::PointwiseLayout layout = sdk::pointwise_layout(shape, shapes, masks, c.attrs.text("views"), whole);
