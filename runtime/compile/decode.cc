@@ -131,9 +131,8 @@ class Decoder {
       add(ops::cached_attention, {inputs[0], positions_}, std::move(attrs), node, {node.outputs[0]});
     } else if (node.op == &ops::attend) {
       take_attend(node, inputs);
-    } else if (node.op == &ops::rotary) {
-      add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
-    } else if (node.op == &ops::rotary_at && graph_.values[inputs[1]].kind == ValueKind::input) {
+    } else if (node.op == &ops::rotary ||
+               (node.op == &ops::rotary_at && graph_.values[inputs[1]].kind == ValueKind::input)) {
       // Positions from data restart at each document; the text of a generation is one.
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::embedding && inputs.size() > 2) {

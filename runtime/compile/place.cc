@@ -304,14 +304,18 @@ std::string axes_of_shards(const Graph& graph, UnitId unit, const StrategyUnit& 
   return axes;
 }
 
-// Throws plan_error if a strategy averages weights between steps over an axis whose ranks hold different experts.
+// Throws plan_error if a strategy averages weights between steps over an axis that has another strategy's experts.
 void require_same_experts(const CompileState& state, UnitId unit) {
+  const auto shared = [&](const std::string& axis) {
+    return std::ranges::any_of(state.plan.strategies,
+                               [&](const Strategy& other) { return std::ranges::count(other.shared, axis) > 0; });
+  };
   for (const ValueId parameter : state.graph.units[unit].parameters) {
     const Value& value = state.graph.values[parameter];
     const SplitAxes apart(value.split_axis);
     for (const ClassStrategies::Part& part : state.strategies.of(state.graph.units[unit]).parts)
       for (const HookAction& average : part.unit->sync)
-        if (apart.has(average.axis) && state.plan.mesh.size(average.axis) > 1)
+        if (apart.has(average.axis) && shared(average.axis) && state.plan.mesh.size(average.axis) > 1)
           throw plan_error(
               fmt::format("{} averages '{}' over '{}' between steps, and this axis splits its experts: give "
                           "the experts another axis",
