@@ -1,5 +1,6 @@
 -- DeepSeek-V3 (DeepSeek-AI, 2024) in small: latent attention, a first block without experts, then a shared expert and
--- experts chosen by sigmoids from the best groups. Any pp × dp × ep × tp trains the same weights.
+-- experts chosen by sigmoids from the best groups. No choice is dropped: capacity = 1.25 takes further rounds instead.
+-- Any pp × dp × ep × tp trains the same weights.
 local prun = require "prun"
 local nn = prun.nn
 
@@ -29,7 +30,8 @@ end
 local function experts(x)
   return nn.moe("moe", x, {
     experts = arg.experts, choices = arg.choices, hidden = arg.hidden, shared = arg.hidden, gated = true, init = normal,
-    scores = "sigmoid", scale = 2.5, groups = 4, groups_kept = 2, aux = 1e-4, bias_rate = 1e-3, capacity = arg.capacity,
+    scores = "sigmoid", scale = 2.5, groups = 4, groups_kept = 2, aux = 1e-4, bias_rate = 1e-3,
+    capacity = arg.capacity, dropless = arg.capacity < math.huge,
   })
 end
 
@@ -51,10 +53,8 @@ return prun.plan {
     end)
   end,
   data = prun.data.bytes { path = "text/sample.txt", batch = arg.batch, context = arg.context },
-  strategy = {
-    prun.pipeline { axis = "pp" }, prun.zero3 { axis = "dp" }, prun.expert_parallel { axis = "ep" },
-    prun.tensor_parallel { axis = "tp", column = { "up_q", "up_kv", "gate", "up", "moe.shared.gate",
-                                                   "moe.shared.up", "logits" } },
-  },
+  strategy = { prun.pipeline { axis = "pp" }, prun.zero3 { axis = "dp" }, prun.expert_parallel { axis = "ep" },
+               prun.tensor_parallel { axis = "tp", column = { "up_q", "up_kv", "gate", "up", "moe.shared.gate",
+                                                              "moe.shared.up", "logits" } } },
   optimizer = prun.adamw { lr = 1e-2, clip = 1.0 }, micro = arg.micro, steps = arg.steps, dtype = arg.dtype,
 }

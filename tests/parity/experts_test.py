@@ -115,6 +115,9 @@ class Experts(unittest.TestCase):
         self.assertLessEqual(len((ROOT / DEEPSEEK).read_text().splitlines()), 60)
         meshes = [dict(ep=2, tp=2, pp=2, dp=2, micro=2), dict(ep=4, tp=2), dict(dp=2, ep=2, pp=2, micro=2)]
         self.every_mesh(meshes, DEEPSEEK, dtype="f64", steps=3)
+        whole = self.rows(DEEPSEEK, dtype="f64", steps=3)
+        for mesh in (dict(), dict(ep=2, tp=2, dp=2)):  # in rounds
+            self.equal(self.rows(DEEPSEEK, dtype="f64", steps=3, capacity=0.8, **mesh), whole, mesh)
 
     def test_gate_and_up_share_an_exchange(self):
         for gated in (False, True):
