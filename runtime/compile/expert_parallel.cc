@@ -137,26 +137,27 @@ struct Filled {
 
 // Gathers the numbers of all ranks, once for all rounds of a layer.
 Filled filled_of(Distributor& d, ValueId own) {
-  TensorType all = d.type(own), here = all;
+  TensorType all = d.type(own);
   all.shape.insert(all.shape.begin(), d.ranks());
-  TensorType piece = all;
-  piece.shape[1] /= d.ranks();
-  here.shape = {piece.shape[1], d.ranks()};
-  const ValueId pieces = d.once(own, [&](ValueId filled) {
-    Attrs gather, take, join;
+  const ValueId gathered = d.once(own, [&](ValueId filled) {
+    Attrs gather;
     gather.set("axis", d.axis());
-    const ValueId gathered = d.emit(ops::all_gather, {filled}, gather, {all})[0];
+    return d.emit(ops::all_gather, {filled}, gather, {all})[0];
+  });
+  const ValueId here = d.once(gathered, [&](ValueId pieces) {
+    TensorType piece = all, joined = all;
+    piece.shape[1] /= d.ranks();
+    joined.shape = {piece.shape[1], d.ranks()};
+    Attrs take, join;
     take.set("axis", d.axis());
     take.set("pieces", int64_t{d.ranks()});
     take.set("dim", int64_t{1});
     join.set("pieces", int64_t{d.ranks()});
     join.set("dim", int64_t{1});
-    const ValueId mine = d.emit(ops::take_piece, {gathered}, take, {piece})[0];
-    const ValueId joined = d.emit(ops::join_pieces, {mine}, join, {here}, shard_of(0))[0];
-    d.once(joined, [&](ValueId) { return gathered; });
-    return joined;
+    const ValueId mine = d.emit(ops::take_piece, {pieces}, take, {piece})[0];
+    return d.emit(ops::join_pieces, {mine}, join, {joined}, shard_of(0))[0];
   });
-  return {own, d.once(pieces, [](ValueId joined) { return joined; }), pieces};
+  return {own, gathered, here};
 }
 
 Attrs rows_attrs(const Attrs& attrs) {
@@ -228,21 +229,19 @@ void require_divisible(const Distributor& d, int64_t experts, const Value& weigh
                      fmt::join(split(weight.split_axis, ','), "' x '")));
 }
 
-// Returns the slots of an expert that route has numbered for a dispatch or combine: in rounds one for each token.
-int64_t numbered(const Distributor& d, const Node& node) {
-  const ValueId slotted = node.op == &ops::combine ? node.inputs[0] : node.outputs[0];
-  return d.type(node.attrs.has("round") ? node.inputs[1] : slotted).shape[node.attrs.has("round") ? 0 : 1];
+// Returns the number of slots of an expert that route has numbered for a dispatch: in rounds one for each token.
+int64_t numbered_slots(const Distributor& d, const Node& dispatch) {
+  return dispatch.attrs.has("round") ? d.type(dispatch.inputs[1]).shape[0] : d.type(dispatch.outputs[0]).shape[1];
 }
 
-// Returns the slots of this rank's experts, whose ranks have the same tokens. `experts`: those of one rank, of the
-// experts that another axis has divided before.
-ValueId own_slots(Distributor& d, ValueId slots, int64_t experts, int64_t capacity) {
+// Returns the slots of this rank's experts, whose ranks have the same tokens. `run`: slots of one rank's experts, among
+// those of the experts that another axis has divided before.
+ValueId own_slots(Distributor& d, ValueId slots, int64_t run) {
   return d.once(slots, [&](ValueId whole) {
-    PRUN_CHECK(experts > 0, "combined before they are sent");
     Attrs attrs;
     attrs.set("axis", d.axis());
     attrs.set("pieces", int64_t{d.ranks()});
-    attrs.set("run", experts * capacity);
+    attrs.set("run", run);
     return d.emit(ops::take_slots, {d.whole(whole)}, attrs, {d.type(whole)})[0];
   });
 }
@@ -266,7 +265,7 @@ void dispatch(Distributor& d, const Node& node) {
       experts = d.type(reader.inputs[1]).shape[0];
     });
     const Shape& sent = d.type(node.outputs[0]).shape;
-    copy.inputs = {d.replicated(node.inputs[0]), own_slots(d, node.inputs[1], experts, numbered(d, node))};
+    copy.inputs = {d.replicated(node.inputs[0]), own_slots(d, node.inputs[1], experts * numbered_slots(d, node))};
     copy.attrs.set("experts", sent[0] / d.ranks());
     return d.keep(std::move(copy), shard_of(0));
   }
@@ -399,7 +398,10 @@ void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;
   if (d.splits_weights() && d.placement(y) == shard_of(0)) {
-    copy.inputs[1] = own_slots(d, node.inputs[1], 0, numbered(d, node));
+    copy.inputs[1] = d.once(node.inputs[1], [](ValueId slots) {
+      PRUN_CHECK(false, "slots are combined before they are sent");
+      return slots;
+    });
     copy.inputs[2] = d.replicated(node.inputs[2]);
   } else {
     copy.inputs[0] = results_of_experts(d, node);

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
 #include "compile/ir_build.h"
 #include "compile/matrix_split.h"
 #include "compile/optimizer_step.h"
@@ -46,12 +47,6 @@ double adjusted(const Optimizer& optimizer, double outputs, double inputs) {
   }
 }
 
-std::string joined_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
-
 }  // namespace
 
 double OptimizerStep::Matrix::cost() const {
@@ -78,7 +73,7 @@ std::vector<std::string> OptimizerStep::owner_axes(UnitId unit) const {
 void OptimizerStep::update_by_matrix(UnitId unit, TensorId clip) {
   const Optimizer& optimizer = state_.optimizer_of(unit);
   const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
-  const std::string axes = joined_names(owner_axes(unit));
+  const std::string axes = join(owner_axes(unit), ",");
   MatrixGroup& group = groups_[axes];
   std::string join;
   for (size_t i = 0; i < parameters.size(); ++i) {

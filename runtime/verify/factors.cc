@@ -137,7 +137,7 @@ class Rounds {
     for (const size_t r : slotted_reads(op)) {
       const Op* from = writer[op.reads[r]];
       if (from == nullptr || !from->attrs.has("round") || from->attrs.integer("round") == round) continue;
-      report(ref, fmt::format("is of round {}, and reads what is of round {}", round, from->attrs.integer("round")));
+      report(ref, fmt::format("is of round {}, and reads a value of round {}", round, from->attrs.integer("round")));
     }
     if (!sum) return;
     const Shape& slotted = body_.program->tensors[op.reads[sum->slotted]].shape;

@@ -135,8 +135,8 @@ void check_matrices(const OpContext& context) {
       found = own[made.of[i]] && made.starts[i] == starts[k] && made.rows[i] * made.columns[i] == counts[k] &&
               made.owners[i] * chunk + made.offsets[i] == places[k];
     if (!found)
-      return bad(fmt::format("updates elements {}..{} with what is not computed from their directions", starts[k],
-                             starts[k] + counts[k]));
+      return bad(fmt::format("updates elements {}..{} with values that are not computed from their directions",
+                             starts[k], starts[k] + counts[k]));
     updated.emplace_back(starts[k], starts[k] + counts[k]);
   }
   std::sort(updated.begin(), updated.end());

@@ -79,7 +79,7 @@ void PlacementFlow::orthogonalize(OpContext& context) {
       if (part)
         return context.report(
             kPlacementOfMatrices,
-            fmt::format("orthogonalizes what is no whole matrix over {}: {}", axes_[a], placement_words(here)),
+            fmt::format("orthogonalizes parts of matrices over {}: {}", axes_[a], placement_words(here)),
             segment.state);
       if (here.kind == PlacementKind::varying || here.kind == PlacementKind::unknown) result[a] = here;
       if (here.kind == PlacementKind::shard) result[a] = shard(0);

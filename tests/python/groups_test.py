@@ -105,6 +105,16 @@ def group_of(name, lr, decay):
     return (lr * 2 if name.endswith("down.weight") else lr), decay
 
 
+def backward(modules, x, y):
+    """Computes the gradients; returns the loss."""
+    z = modules["embed.in"](x)
+    for i in range(BLOCKS):
+        z = modules[f"block{i}"](z)
+    loss = torch.nn.functional.mse_loss(modules["head.out"](z), y)
+    loss.backward()
+    return loss.item()
+
+
 def newton_schulz(gradient, coefficients, steps, eps):
     """Returns what torch.optim.Muon computes in bf16, in f64."""
     a, b, c = coefficients
@@ -141,13 +151,8 @@ def muon_run(x, y, adjust):
     optimizer, losses = MuonAndAdamW(parameters, adjust), []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        z = modules["embed.in"](x)
-        for i in range(BLOCKS):
-            z = modules[f"block{i}"](z)
-        loss = torch.nn.functional.mse_loss(modules["head.out"](z), y)
-        loss.backward()
+        losses.append(backward(modules, x, y))
         optimizer.step()
-        losses.append(loss.item())
     return losses, {name: (value.T if value.dim() == 2 else value).detach() for name, value in parameters.items()}
 
 
@@ -177,17 +182,12 @@ def torch_run(x, y, kind, frozen):
     schedule, losses = torch.optim.lr_scheduler.LambdaLR(optimizer, share), []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        z = modules["embed.in"](x)
-        for i in range(BLOCKS):
-            z = modules[f"block{i}"](z)
-        loss = torch.nn.functional.mse_loss(modules["head.out"](z), y)
-        loss.backward()
+        losses.append(backward(modules, x, y))
         if kind == "adamw":
             torch.nn.utils.clip_grad_norm_([value for value in parameters.values() if value.requires_grad], 0.5)
         optimizer.step()
         schedule.step()
         averages.update_parameters(torch.nn.ModuleList(modules.values()))
-        losses.append(loss.item())
     tensors = dict(parameters)
     if kind == "ema":
         tensors.update(zip((f"optimizer.ema.{name}" for name in parameters), averages.module.parameters(), strict=True))
