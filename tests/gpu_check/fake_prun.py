@@ -12,9 +12,12 @@ import time
 
 words = sys.argv[1:]
 mode = os.environ.get("FAKE_RUN", "")
+call = 0  # counts the calls so far
 if "FAKE_CALLS" in os.environ:
-    with open(os.environ["FAKE_CALLS"], "a") as calls:
+    with open(os.environ["FAKE_CALLS"], "a+") as calls:
         calls.write(" ".join(word[:200] for word in words) + "\n")
+        calls.seek(0)
+        call = len(calls.readlines())
 
 
 def value(option, default=None):
@@ -102,7 +105,7 @@ else:
         time.sleep(600)
     if "--trace" in words:
         write_trace(value("--trace"))
-    scale = 1.001 if on_device and mode == "off" else 1 + time.monotonic_ns() % 1000 * 1e-9 if on_device and mode == "drift" else 1
+    scale = {"off": 1.001, "drift": 1 + call * 1e-9}.get(mode, 1) if on_device else 1
     if "--metrics" in words:
         with open(value("--metrics"), "w") as metrics:
             for step in range(40):

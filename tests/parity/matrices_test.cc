@@ -64,7 +64,7 @@ TEST(Matrices, ADirectionOfAnotherMatrixIsRejected) {
     Op& op = first(job, ops::orthogonalize);
     set(op, "starts", 0, op.attrs.integers("starts")[0] + 1);
   });
-  EXPECT_NE(found.find("is not computed from their directions"), std::string::npos) << found;
+  EXPECT_NE(found.find("are not computed from their directions"), std::string::npos) << found;
 }
 
 TEST(Matrices, AShardInPlaceOfAWholeMatrixIsRejected) {
@@ -81,7 +81,7 @@ TEST(Matrices, AnUpdateOfOneMatrixByAnotherIsRejected) {
     Op& op = first(job, ops::muon);
     set(op, "matrix_places", 0, op.attrs.integers("matrix_places")[1]);
   });
-  EXPECT_NE(found.find("is not computed from their directions"), std::string::npos) << found;
+  EXPECT_NE(found.find("are not computed from their directions"), std::string::npos) << found;
 }
 
 TEST(Matrices, AMatrixThatNoUpdateReachesIsRejected) {
