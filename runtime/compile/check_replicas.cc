@@ -10,6 +10,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/edge_builder.h"
+#include "compile/factored_state.h"
 #include "compile/ir_build.h"
 #include "ir/ops.h"
 #include "ir/split_axes.h"
@@ -83,8 +84,23 @@ class Replicas {
     return runs;
   }
 
+  // Means of rows and columns are equal on all ranks but those with other rows or columns.
+  void add_factors(UnitId unit) {
+    const UnitStorage& storage = state_.storage[unit];
+    if (storage.factors.empty()) return;
+    const FactoredUnit factored = factored_unit(state_, unit);
+    for (const FactoredMean& mean : factored.means) {
+      const SplitAxes over(mean.value.split_axis);
+      const Axes along = without(without(axes_, {over.part, over.split}), drifting(state_, unit));
+      if (along.empty()) continue;
+      add(add_view(state_.program, mean.value.name + ".alike", storage.factors[mean.in], mean.at, {mean.value.count()}),
+          mean.value.name, along);
+    }
+  }
+
   void add_unit(UnitId unit) {
     const UnitStorage& storage = state_.storage[unit];
+    add_factors(unit);
     const TensorId weights = storage.master_offloaded ? storage.compute : storage.master;
     Axes alike = axes_;
     for (const std::string& axis : storage.axes()) alike.erase(axis);

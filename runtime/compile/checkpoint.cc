@@ -7,6 +7,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/edge_builder.h"
+#include "compile/factored_state.h"
 #include "compile/ir_build.h"
 #include "ir/ops.h"
 #include "ir/split_axes.h"
@@ -21,12 +22,14 @@ bool is_of_base(const CompileState& state, UnitId unit) {
   return state.is_frozen(unit) && !state.holds_buffers(unit) && state.program.adapters.has_base();
 }
 
-StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) {
-  const Value& value = state.graph.values[state.graph.units[unit].parameters[parameter]];
+// Describes a parameter of the unit, or means of one (`is_mean`), which no axis shards. `begin`: its first element in
+// the unit's vector.
+StateTensor state_tensor(const CompileState& state, UnitId unit, const Value& value, int64_t begin, bool is_mean) {
   const UnitStorage& storage = state.storage[unit];
   const ClassStrategies& strategies = state.strategies.of(state.graph.units[unit]);
   StateTensor of;
-  of.begin = state.layouts[unit].start[parameter];
+  of.name = value.name;
+  of.begin = begin;
   of.shape = value.whole.empty() ? value.type.shape : value.whole;
   of.split_axis = value.split_axis;
   of.grain = value.grain;
@@ -35,20 +38,31 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
     const bool fused = value.split_dim + 1 == std::ssize(value.whole) && !value.blocks.empty();
     of.blocks = fused ? value.blocks : std::vector<int64_t>{value.whole[value.split_dim]};
   }
-  if (storage.sharded) of.shard_axis = storage.axis;
+  if (storage.sharded && !is_mean) of.shard_axis = storage.axis;
   for (const Axis& axis : state.plan.mesh.axes()) {
     const bool stages = state.plan.pipeline && state.plan.pipeline->axis == axis.name;
-    if (axis.size == 1 || stages || SplitAxes(value.split_axis).has(axis.name) || storage.is_sharded_over(axis.name))
+    if (axis.size == 1 || stages || SplitAxes(value.split_axis).has(axis.name) ||
+        (!is_mean && storage.is_sharded_over(axis.name)))
       continue;
     (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
   of.copy = !state.graph.units[unit].twin_of.none();
   of.frozen = value.frozen && !value.buffer;
-  of.updated = value.buffer && is_updated(state.graph, state.graph.units[unit].parameters[parameter]);
   const ParameterGroup settings = state.plan.optimizer.settings_of(value);
   of.lr_factor = settings.lr;
   of.weight_decay = settings.weight_decay;
   return of;
+}
+
+std::vector<StateTensor> parameters_of(const CompileState& state, UnitId unit) {
+  std::vector<StateTensor> all;
+  const std::vector<ValueId>& parameters = state.graph.units[unit].parameters;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const Value& value = state.graph.values[parameters[p]];
+    all.push_back(state_tensor(state, unit, value, state.layouts[unit].start[p], false));
+    all.back().updated = value.buffer && is_updated(state.graph, parameters[p]);
+  }
+  return all;
 }
 
 TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
@@ -62,27 +76,36 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
-  std::vector<StateTensor> parameters;  // parameters of one unit
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.holds(unit)) continue;
     UnitStorage& storage = state.storage[unit];
-    const std::vector<std::string> slots = optimizer_slots(state.optimizer_of(unit), state.plan.optimizer.ema > 0);
-    parameters.clear();
-    for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p)
-      parameters.push_back(state_tensor(state, unit, p));
-    std::vector<TensorId> tensors = {storage.master};
-    tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const bool kept = staged && !is_of_base(state, unit);
-      if (kept) storage.staged.push_back(stage(state, tensors[t], state.plan.optimizer.site));
-      for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p) {
-        StateTensor of = parameters[p];
-        if (t > 0) of.name.append(kOptimizerState).append(slots[t - 1]).append(".");
-        of.name += state.graph.values[state.graph.units[unit].parameters[p]].name;
-        of.tensor = tensors[t];
-        if (kept) of.staged = storage.staged[t];
-        state.program.state.push_back(std::move(of));
-      }
+    const bool kept = staged && !is_of_base(state, unit);
+    const auto add = [&](StateTensor of, TensorId tensor, const std::string& prefix) {
+      of.name.insert(0, prefix);
+      of.tensor = tensor;
+      if (kept) of.staged = storage.staged.back();
+      state.program.state.push_back(std::move(of));
+    };
+    const auto keep = [&](TensorId tensor) {
+      if (kept) storage.staged.push_back(stage(state, tensor, state.plan.optimizer.site));
+    };
+    std::vector<std::string> prefixes = {""};
+    for (const std::string& slot : optimizer_slots(state.optimizer_of(unit), state.plan.optimizer.ema > 0))
+      prefixes.push_back(kOptimizerState + slot + ".");
+    const std::vector<StateTensor> parameters = parameters_of(state, unit);
+    for (size_t t = 0; t <= storage.optimizer.size(); ++t) {
+      const TensorId tensor = t == 0 ? storage.master : storage.optimizer[t - 1];
+      keep(tensor);
+      for (const StateTensor& parameter : parameters) add(parameter, tensor, prefixes[t]);
+    }
+    if (storage.factors.empty()) continue;
+    const FactoredUnit factored = factored_unit(state, unit);
+    for (size_t v = 0; v < storage.factors.size(); ++v) {
+      keep(storage.factors[v]);
+      for (const FactoredMean& mean : factored.means)
+        if (mean.in == v)
+          add(state_tensor(state, unit, mean.value, mean.at, true), storage.factors[v],
+              fmt::format("{}{}.", kOptimizerState, state.optimizer_of(unit).name));
     }
   }
 }
@@ -99,8 +122,7 @@ void checkpoint(CompileState& state) {
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.holds(unit) || is_of_base(state, unit)) continue;
     const UnitStorage& storage = state.storage[unit];
-    std::vector<TensorId> tensors = {storage.master};
-    tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
+    const std::vector<TensorId> tensors = storage.kept();
     for (size_t t = 0; t < tensors.size(); ++t) {
       const auto add = [&](const OpDef& def, TensorId from, TensorId to) {
         Op op = make_op(def, {from}, {to}, Phase::step, site);

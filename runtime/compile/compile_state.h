@@ -39,7 +39,9 @@ struct UnitStorage {
   // rank has all shards.
   TensorId whole_grad;
   std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v; last ema
-  std::vector<TensorId> staged;           // copies of master and optimizer state in host memory, for a checkpoint
+  std::vector<TensorId> factors;          // adafactor: its part of each vector of means (factored_state.h)
+  std::vector<TensorId> staged;           // copies of master, optimizer state and factors in host memory, for a
+                                          // checkpoint
   const StrategyUnit* offload = nullptr;  // offloads optimizer state to host memory; null = none
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // first element of an unsharded unit's gradient in the flat buffer of all units
@@ -47,6 +49,13 @@ struct UnitStorage {
   // Returns the axes of the shards; none if not sharded.
   std::vector<std::string> axes() const { return sharded ? split(axis, ',') : std::vector<std::string>(); }
   bool is_sharded_over(const std::string& name) const { return std::ranges::count(axes(), name) > 0; }
+  // Returns what a checkpoint has of the unit.
+  std::vector<TensorId> kept() const {
+    std::vector<TensorId> all = {master};
+    all.insert(all.end(), optimizer.begin(), optimizer.end());
+    all.insert(all.end(), factors.begin(), factors.end());
+    return all;
+  }
   // Returns the parameters in the compute dtype.
   TensorId read() const { return !compute.none() ? compute : master; }
   // Returns whether gradients accumulate over microbatches in a tensor other than the gradient.

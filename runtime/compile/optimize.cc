@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "compile/factored_state.h"
 #include "compile/ir_build.h"
 #include "compile/norms.h"
 #include "compile/optimizer_step.h"
@@ -28,16 +29,20 @@ void OptimizerStep::run() {
   const bool skips = state_.program.schedule.most_skips > 0;
   const TensorId clip = state_.plan.optimizer.clip > 0 || skips ? clip_coefficient(units) : TensorId();
   if (clip.none()) units = by_readiness(units);
+  std::vector<UnitId> factored;
   for (UnitId unit : units) {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.offload)
       update_offloaded(unit, clip, unit == units.back());
     else if (state_.optimizer_of(unit).op->optimizer->direction != nullptr)
       update_by_matrix(unit, clip);
+    else if (is_factored(state_, unit))
+      factored.push_back(unit);
     else
       update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
   while (!groups_.empty()) finish_group(groups_.begin()->first, clip);
+  if (!factored.empty()) update_by_factors(factored, clip);
 }
 
 // Without a norm to wait for, the first updates overlap with the last reductions. The units whose gradients come last

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "compile/compile_state.h"
+#include "compile/factored_state.h"
 #include "compile/ir_build.h"
 #include "compile/matrix_split.h"
 #include "ir/ops.h"
@@ -46,12 +47,12 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer, bool ema) {
 namespace {
 
 // Describes for init_params which part of each parameter the rank holds; no attributes if all are whole.
-void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
+void describe_splits(const CompileState& state, const std::vector<const Value*>& parameters, Attrs& attrs) {
   std::vector<int64_t> outer, slice, block_count, blocks, grains, dims;
   std::string axes, parts;
   bool any = false, padded = false, one_row = false, in_parts = false;
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Value& value = state.graph.values[unit.parameters[i]];
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Value& value = *parameters[i];
     const SplitAxes split(value.split_axis);
     axes += (i > 0 ? "," : "") + split.split;
     parts += (i > 0 ? "," : "") + split.part;
@@ -91,6 +92,7 @@ Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
   const Unit& unit = state.graph.units[u];
   std::vector<int64_t> starts, counts, kinds, keys;
   std::vector<double> scales;
+  std::vector<const Value*> values;
   static const std::vector<std::string> kKinds = {"zeros", "ones", "constant", "normal", "uniform"};
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const Value& value = state.graph.values[unit.parameters[i]];
@@ -101,6 +103,7 @@ Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
       throw plan_error(fmt::format("initial values '{}' are not known", value.init.kind), value.site);
     scales.push_back(value.init.scale);
     keys.push_back(value.key);
+    values.push_back(&value);
   }
   Op op = make_op(ops::init_params, {}, {tensor}, Phase::init, state.graph.values[unit.parameters.front()].site);
   op.attrs.set("starts", starts);
@@ -108,11 +111,37 @@ Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
   op.attrs.set("kinds", kinds);
   op.attrs.set("keys", keys);
   op.attrs.set("scales", scales);
-  describe_splits(state, unit, op.attrs);
+  describe_splits(state, values, op.attrs);
   const UnitStorage& storage = state.storage[u];
   op.attrs.set("axis", storage.sharded ? storage.axis : std::string());
   op.unit = unit.name;
   return op;
+}
+
+// Returns the ops that set the means of the unit's factored optimizer to zero, or to those of a checkpoint.
+std::vector<Op> init_factors(const CompileState& state, UnitId unit, bool resumes) {
+  const UnitStorage& storage = state.storage[unit];
+  if (storage.factors.empty()) return {};
+  const FactoredUnit factored = factored_unit(state, unit);
+  std::vector<Op> made;
+  for (size_t v = 0; v < storage.factors.size(); ++v) {
+    Op op = make_zero(storage.factors[v], Phase::init, state.plan.optimizer.site);
+    if (resumes) {
+      op = make_op(ops::load_state, {}, {storage.factors[v]}, Phase::init, state.plan.optimizer.site);
+      std::vector<int64_t> starts, counts;
+      std::vector<const Value*> values;
+      for (const FactoredMean& mean : factored.means) {
+        if (mean.in != v) continue;
+        starts.push_back(mean.at), counts.push_back(mean.value.count()), values.push_back(&mean.value);
+      }
+      op.attrs.set("starts", starts), op.attrs.set("counts", counts);
+      describe_splits(state, values, op.attrs);
+      op.attrs.set("state", int64_t{storage.factors[v].index()});
+      op.unit = state.unit_name(unit);
+    }
+    made.push_back(std::move(op));
+  }
+  return made;
 }
 
 bool on_this_rank(const CompileState& state, UnitId unit) {
@@ -229,8 +258,11 @@ Offload place_offloaded(CompileState& state) {
                                    "ranks' weights of '{}' differ between steps: take one of the two out",
                                    unit.name),
                        state.plan.optimizer.site);
-    if (storage.offload && state.optimizer_of(u).op->optimizer->direction != nullptr)
-      throw plan_error("the state of prun.muon cannot be offloaded: its updates need whole matrices",
+    const OptimizerTraits& traits = *state.optimizer_of(u).op->optimizer;
+    if (storage.offload && (traits.direction != nullptr || traits.factored))
+      throw plan_error(fmt::format("the state of prun.{} cannot be offloaded: {}", state.optimizer_of(u).name,
+                                   traits.factored ? "it is means of rows and columns, which take little memory"
+                                                   : "its updates need whole matrices"),
                        storage.offload->offload_site);
     if (storage.offload && !low && optimizer_slots(state.optimizer_of(u), state.plan.optimizer.ema > 0).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
@@ -469,6 +501,7 @@ void initialise(CompileState& state) {
       if (storage.offload) store(slot);
       if (!resumes && !storage.offload) zero(slot);
     }
+    for (Op& op : init_factors(state, unit, resumes)) stream.ops.push_back(std::move(op));
     if (resumes && storage.offload) zero(storage.grad);
   }
   if (!state.loss_tensor.none())
@@ -499,6 +532,7 @@ void scale_losses(CompileState& state) {
 void place(CompileState& state) {
   separate_parts(state);
   place_units(state);
+  place_factors(state);
   if (!state.options.generation) {
     add_results(state, state.program.step(), "loss", true, state.graph.values[state.graph.loss].site);
     if (state.options.forward) {

@@ -87,7 +87,10 @@ struct OptimizerTraits {
   // The op that computes a direction from gradient and state; then this op applies an update that other ops compute
   // from the directions of whole matrices, and reads neither.
   const OpDef* direction = nullptr;
-  bool directs = false;  // this op is such a one: its first write is the direction instead of the parameters
+  bool prepares = false;  // this op computes what another op updates parameters with, and writes no parameters
+  // Its state is the means of squared gradients over the rows and columns of each matrix, in vectors of their own
+  // (prun/sdk/factored_updates.h); `slots` is empty.
+  bool factored = false;
 };
 
 // Side of a message. One-sided: the receiver offers a buffer (signal), the sender puts, the receiver waits.

@@ -54,7 +54,7 @@ Optimizer read_optimizer(const Field& field) {
   Optimizer optimizer;
   std::vector<std::string> kinds;
   for (const OpDef* op : all_ops())
-    if (op->optimizer != nullptr && !op->optimizer->casts && !op->optimizer->directs) kinds.emplace_back(op->name);
+    if (op->optimizer != nullptr && !op->optimizer->casts && !op->optimizer->prepares) kinds.emplace_back(op->name);
   optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
   optimizer.lr = read_learning_rate(field);
   optimizer.name = optimizer.op->name;

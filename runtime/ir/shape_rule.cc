@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "ir/ops/rules.h"
+#include "prun/sdk/factored_updates.h"
 
 namespace prun {
 namespace {
@@ -156,6 +157,51 @@ std::string applied_problem(const Types& reads, const Types& writes) {
   return problem;
 }
 
+// Operands: grad, param, then the vectors that the lists of prun/sdk/factored_updates.h refer to, and clip?.
+std::string factored_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
+  const std::vector<sdk::FactoredParameter> parameters = sdk::factored_parameters(attrs);
+  const auto [means, norms] = sdk::factored_operands(parameters);
+  const size_t clip = attrs.integer("clipped") != 0 ? 1 : 0, mean_count = means, norm_count = norms;
+  const bool sums = &op == &ops::factor_means, updates = &op == &ops::adafactor;
+  const size_t due = 2 +
+                     (sums      ? 0
+                      : updates ? mean_count + norm_count
+                                : 2 * mean_count) +
+                     clip,
+               made = (sums      ? mean_count
+                       : updates ? 1
+                                 : mean_count + norm_count) +
+                      (attrs.has("workspace") ? 1 : 0);
+  if (reads.size() != due || writes.size() != made || parameters.empty())
+    return fmt::format("it reads {} and writes {} tensors, and its lists of {} parameters need {} and {}", reads.size(),
+                       writes.size(), parameters.size(), due, made);
+  std::string problem = same_count(reads[0], reads[1]);
+  if (updates && problem.empty()) problem = same_count(reads[1], writes[0]);
+  for (size_t i = 0; i < mean_count && problem.empty() && !sums && !updates; ++i) {
+    problem = same_count(reads[2 + i], reads[2 + mean_count + i]);
+    if (problem.empty()) problem = same_count(reads[2 + i], writes[i]);
+  }
+  if (clip > 0 && problem.empty()) problem = has_count(reads.back(), 1);
+  const Types& vectors = sums ? writes : reads;
+  const auto fits = [](const TensorType& type, int64_t at, int64_t count) {
+    return at >= 0 && count >= 0 && at <= element_count(type.shape) - count;
+  };
+  for (const sdk::FactoredParameter& one : parameters) {
+    if (!problem.empty()) break;
+    const auto mean_fits = [&](int64_t in, int64_t at, int64_t count) {
+      return in >= 0 && fits(vectors[(sums ? 0 : 2) + in], at, count);
+    };
+    bool right = one.leads > 0 && one.rows > 0 && one.columns > 0 && one.start >= 0 && one.whole_rows > 0 &&
+                 one.whole_columns > 0 && one.whole_count > 0 && one.norm_in >= 0 &&
+                 mean_fits(one.column_in, one.column_at, one.leads * one.columns);
+    if (one.is_matrix()) right = right && mean_fits(one.row_in, one.row_at, one.leads * one.rows);
+    if (!sums && right)
+      right = fits(updates ? reads[2 + mean_count + one.norm_in] : writes[mean_count + one.norm_in], one.norm_at, 2);
+    if (!right) problem = fmt::format("its lists place the means of the parameter at {} beyond a vector", one.start);
+  }
+  return problem;
+}
+
 // Operands: grad, param, states, clip?; every write, including a copy, has the parameters' size.
 std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads, const Types& writes) {
   if (traits.direction != nullptr) return applied_problem(reads, writes);
@@ -191,6 +237,7 @@ std::string inference_problem(const OpDef& op, const Types& reads, const Types& 
 }  // namespace
 
 std::string shape_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
+  if (op.optimizer != nullptr && op.optimizer->factored) return factored_problem(op, reads, writes, attrs);
   if (op.optimizer != nullptr) return optimizer_problem(*op.optimizer, reads, writes);
   if (!op.shapes.empty()) return Fit(attrs).check(op.shapes, reads, writes);
   return op.infer != nullptr ? inference_problem(op, reads, writes, attrs) : "";

@@ -208,7 +208,7 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "next");
   push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
   push_ops(L, "optimizers", [](const OpDef& op) {
-    return op.optimizer != nullptr && !op.optimizer->casts && !op.optimizer->programmed && !op.optimizer->directs;
+    return op.optimizer != nullptr && !op.optimizer->casts && !op.optimizer->programmed && !op.optimizer->prepares;
   });
 }
 

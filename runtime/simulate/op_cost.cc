@@ -224,7 +224,7 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
   const bool forward = op.is(ops::attention) || op.is(ops::attend) || op.is(ops::attention_block);
   const bool backward = op.is(ops::attention_grad) || op.is(ops::attend_grad) || op.is(ops::attention_block_grad);
   if (forward || backward) return attention_time(device, program, op, cost, backward);
-  if (op.def->optimizer != nullptr) {
+  if (op.def->optimizer != nullptr && !op.def->optimizer->factored) {
     const double parameters = static_cast<double>(program.tensors[op.reads[1]].count());
     const double copy = op.def->optimizer->casts ? 6 * parameters : 0;
     OpTime time{(device.optimizer_bytes * parameters + copy) / device.memory_bandwidth + device.launch_s, Bound::memory,

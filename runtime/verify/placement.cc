@@ -480,6 +480,7 @@ void PlacementFlow::follow(OpContext& context) {
   if (context.reads.empty()) return sources(context);
   if (finds_matrices(context.op))
     return context.op.is(ops::orthogonalize) ? orthogonalize(context) : apply_update(context);
+  if (is_factored(context.op)) return factored(context);
   if (const AxisRule rule = find_elementwise_rule(*context.op.def)) return elementwise(context, rule);
   const AxisRule rule = find_axis_rule(*context.op.def);
   PRUN_CHECK(rule != nullptr, fmt::format("{} has no placement rule", context.op.def->name));

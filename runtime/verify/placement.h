@@ -170,6 +170,13 @@ class PlacementFlow {
   void gather_parameters(OpContext& context, size_t axis);
   void orthogonalize(OpContext& context);
   void apply_update(OpContext& context);
+  // placement_factored.cc: Adafactor's ops.
+  void factored(OpContext& context);
+  void factor_means(OpContext& context);
+  void factor_norms(OpContext& context);
+  AxisPlacements of_parameter(const OpContext& context, size_t read, int64_t start);
+  int summed(AxisPlacements placements, int dim);
+  void require_all_sums(const OpContext& context, size_t first, size_t end, const char* use);
   void reduce_scatter(OpContext& context, size_t axis);
   void scatter_shard(OpContext& context, size_t axis);
   void elementwise(OpContext& context, AxisRule rule);

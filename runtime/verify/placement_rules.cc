@@ -107,6 +107,7 @@ constexpr Row kElementwise[] = {{&ops::add, linear_elementwise},
                                 {&ops::lion, optimizer},
                                 {&ops::pointwise_update, optimizer},
                                 {&ops::muon_momentum, optimizer},
+                                {&ops::adafactor, optimizer},
                                 {&ops::ema, nonlinear_elementwise}};
 
 constexpr Row kRows[] = {
@@ -218,7 +219,8 @@ AxisRule find(std::span<const Row> rows, const OpDef& op) {
 constexpr const OpDef* kCommunication[] = {
     &ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter, &ops::broadcast,    &ops::send,
     &ops::recv,       &ops::put,        &ops::signal,     &ops::wait_signal,    &ops::exchange_rows};
-constexpr const OpDef* kOfMatrices[] = {&ops::orthogonalize, &ops::muon};  // placement_orthogonal.cc
+// placement_orthogonal.cc and placement_factored.cc
+constexpr const OpDef* kOfMatrices[] = {&ops::orthogonalize, &ops::muon, &ops::factor_means, &ops::factor_norms};
 constexpr const OpDef* kNotFollowed[] = {
     &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,
     &ops::all_gather_v,   &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,

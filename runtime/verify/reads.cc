@@ -40,7 +40,7 @@ void check_reads(const OpContext& context) {
     const ValueState& state = context.reads[r].front().state;
     const int64_t piece = state.placement.piece_count;
     if (piece > 0 && read.count() != piece && find_elementwise_rule(*context.op.def) == nullptr &&
-        !finds_matrices(context.op)) {
+        !finds_matrices(context.op) && !is_factored(context.op)) {
       context.report("part of a tensor",
                      fmt::format("reads {} elements of buffer '{}' where a parameter of {} begins", read.count(),
                                  context.body.buffer_name(read.buffer), piece),

@@ -27,9 +27,9 @@ void update(OpContext& context) {
       break;
     }
   }
-  if (context.op.def->optimizer->directs) return;
+  if (context.op.def->optimizer->prepares) return;
   for (const size_t w : {size_t{0}, updated_by(context.op)}) {  // the parameters and their cast copy
-    if (w == context.writes.size()) continue;
+    if (w > 0 && !context.op.def->optimizer->casts) continue;
     for (Segment& segment : context.writes[w]) segment.state.params = ParamVersion::after_update;
   }
 }
@@ -47,7 +47,8 @@ bool is_told_to_skip(const OpContext& context) {
 // Requires that the norm counts every element of a clipped gradient exactly once. Twins of tied weights are counted in
 // the norm of another rank.
 void check_norm(const OpContext& context) {
-  const bool clips = context.op.reads.size() > updated_by(context.op) + 1;
+  const bool clips = is_factored(context.op) ? context.op.attrs.integer("clipped") != 0
+                                             : context.op.reads.size() > updated_by(context.op) + 1;
   if (context.body.program->schedule.most_skips > 0 && !(clips && is_told_to_skip(context)))
     context.report("norm of gradients", "updates parameters also where gradients are not finite", ValueState());
   if (!clips || applies_directions(context.op)) return;
@@ -149,8 +150,9 @@ void follow_updates(OpContext& context) {
   if (context.body.is_step) check_model_buffers(context);
   if (is_optimizer(context.op)) {
     check_norm(context);
-    if (!context.op.def->optimizer->directs) check_update_settings(context);
+    if (!context.op.def->optimizer->prepares) check_update_settings(context);
     if (applies_directions(context.op)) check_matrices(context);
+    if (is_factored(context.op) && !context.op.def->optimizer->prepares) check_factors(context);
     return update(context);
   }
   ParamVersion oldest = ParamVersion::none;

@@ -116,6 +116,10 @@ void check_matrices(const OpContext& context);
 // Returns the number of dims before the rows of the matrix from element `start` on of a vector that `orthogonal` reads:
 // 1 for matrices of experts, otherwise 0.
 int dims_before_matrix(const BodyView& body, const Op& orthogonal, size_t read, int64_t start);
+// factored.cc: requires that Adafactor's ops of a unit belong together and list its parameters as the state has them.
+void check_factors(const OpContext& context);
+// Returns the parameter that begins at an element of the unit's vector, the second read; null = none.
+const StateTensor* state_at(const OpContext& context, int64_t start);
 // updates.cc: requires one update per parameter, refreshed copies, and reads before the update. Sets the parameter
 // versions of the writes.
 void follow_updates(OpContext& context);

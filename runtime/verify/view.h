@@ -134,6 +134,8 @@ inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimize
 inline bool applies_directions(const Op& op) { return is_optimizer(op) && op.def->optimizer->direction != nullptr; }
 // Returns whether the op finds matrices in flat vectors by its attributes, as Muon's do.
 inline bool finds_matrices(const Op& op) { return op.is(ops::orthogonalize) || applies_directions(op); }
+// Returns whether the op is one of Adafactor's, whose operands prun/sdk/factored_updates.h describes.
+inline bool is_factored(const Op& op) { return is_optimizer(op) && op.def->optimizer->factored; }
 // Returns whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
 inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
 // Returns the number of tensors that an optimizer updates: the parameters, then their state.

@@ -171,6 +171,44 @@ void add_muon(std::vector<Case>& out) {
   }
 }
 
+// Adafactor's ops: matrices, experts and vectors in a vector with gaps, whole and as a shard that begins and ends
+// within rows; with all rows, with parts of them, and with parts of columns.
+void add_adafactor(std::vector<Case>& out) {
+  Family f(out, {{"grad", {F32, {6000}}},
+                 {"param", {T, {6000}}},
+                 {"rows row_means", {F32, {420}, 0.01, 1}},
+                 {"columns column_means", {F32, {1200}, 0.01, 1}},
+                 {"norms", {F32, {16}, 0.5, 900}},
+                 {"clip", {F32, {}, 0.5, 0.6}},
+                 {"skip", {F32, {}, -1, -1}}});
+  Attrs whole = make_attrs({{"beta2_decay", -0.8}, {"eps1", 1e-3}, {"eps2", 1e-3}, {"d", 1.0}, {"weight_decay", 0.1}});
+  const auto set = [&](const char* name, Counts list) { whole.set(name, std::move(list)); };
+  set("starts", {0, 2048, 4096, 5600}), set("leads", {1, 3, 1, 1}), set("rows", {40, 20, 300, 1});
+  set("columns", {50, 30, 5, 333}), set("whole_rows", {40, 40, 300, 1}), set("whole_columns", {100, 30, 5, 333});
+  set("whole_count", {4000, 3600, 1500, 333}), set("row_in", {0, 0, 0, -1}), set("row_at", {8, 48, 108, 0});
+  set("column_in", {1, 1, 1, 1}), set("column_at", {0, 64, 160, 200}), set("norm_in", {0, 0, 0, 0});
+  set("norm_at", {0, 2, 4, 6});
+  Attrs shard = whole;
+  shard.set("axis", "dp"), shard.set("shard", int64_t{1333});
+  shard.set("piece_starts", Counts{0, 4096}), shard.set("piece_lr_factors", Numbers{0.5, 2});
+  shard.set("piece_weight_decays", Numbers{0, 0.3});
+  for (const Attrs& attrs : {whole, shard}) {
+    Attrs clipped = attrs;
+    clipped.set("clipped", int64_t{1});
+    f.add("factor_means", {"factor_means grad param > rows columns", attrs}, 1e-5);
+    f.add("factor_means, clipped", {"factor_means grad param clip > rows columns", clipped}, 1e-5);
+    f.add("factor_norms", {"factor_norms grad param row_means column_means rows columns > rows columns norms", attrs},
+          2e-5);
+    f.add("factor_norms, clipped",
+          {"factor_norms grad param row_means column_means rows columns clip > rows columns norms", clipped}, 2e-5);
+    f.add("factor_norms that skips",
+          {"factor_norms grad param row_means column_means rows columns skip > rows columns norms", clipped});
+    f.add("adafactor", {"adafactor grad param rows columns norms > param", attrs}, 1e-5);
+    f.add("adafactor, clipped", {"adafactor grad param rows columns norms clip > param", clipped}, 1e-5);
+    f.add("adafactor that skips", {"adafactor grad param rows columns norms skip > param", clipped});
+  }
+}
+
 void add_large_norms(std::vector<Case>& out) {
   // More elements than one thread block sums, split at unaligned positions.
   Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F64, {}}}});
@@ -243,6 +281,7 @@ std::vector<Case> training_cases() {
     add_updates_of_groups(f, n);
   }
   add_muon(out);
+  add_adafactor(out);
   add_large_norms(out);
   add_clipping(out);
   add_finite_checks(out);

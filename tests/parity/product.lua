@@ -136,7 +136,12 @@ local function muon(opt)
   }
 end
 
-local makers = { own = own, muon = muon }
+-- Bounds of means keep gradients that are zero but for rounding, such as those of keys' biases, from full steps.
+local function adafactor(opt)
+  return prun.adafactor { lr = opt.lr, clip = opt.clip, weight_decay = opt.weight_decay, eps = { 1e-3, 1e-3 } }
+end
+
+local makers = { own = own, muon = muon, adafactor = adafactor }
 
 -- Neighbors in a flat vector belong to different groups, and one group names a single layer.
 local make = makers[arg.optimizer] or prun[arg.optimizer]

@@ -54,6 +54,7 @@ local optimizers = {
   adam = prun.adam { lr = 1e-2, weight_decay = 0.1 },
   sgd = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1 },
   ema = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1, ema = 0.8 },
+  adafactor = prun.adafactor { lr = 1e-2, weight_decay = 0.1, eps = { 1e-6, 1e-3 } },
   nesterov = prun.sgd { lr = 0.05, momentum = 0.9, nesterov = true, weight_decay = 0.1 },
 }
 local muon = prun.groups {
@@ -162,13 +163,14 @@ def torch_run(x, y, kind, frozen):
     parameters = {f"{name}.{of}": value for name, module in modules.items() for of, value in module.named_parameters()}
     for name, value in parameters.items():
         value.requires_grad_(not frozen(name))
-    lr, decay = (1e-2, 0.1) if kind.startswith("adam") else (0.05, 0.1)
+    lr, decay = (1e-2, 0.1) if kind.startswith("ada") else (0.05, 0.1)
     groups = []
     for name, value in parameters.items():
         rate, weight_decay = group_of(name, lr, decay)
         if value.requires_grad:
             groups.append({"params": [value], "lr": rate, "weight_decay": weight_decay})
-    optimizer = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": functools.partial(SGD, momentum=0.9),
+    adafactor = functools.partial(torch.optim.Adafactor, eps=(1e-6, 1e-3))
+    optimizer = {"adamw": torch.optim.AdamW, "adafactor": adafactor, "adam": torch.optim.Adam, "sgd": functools.partial(SGD, momentum=0.9),
                  "ema": functools.partial(SGD, momentum=0.9),
                  "nesterov": functools.partial(SGD, momentum=0.9, nesterov=True)}[kind](groups)
 
@@ -191,6 +193,10 @@ def torch_run(x, y, kind, frozen):
     tensors = dict(parameters)
     if kind == "ema":
         tensors.update(zip((f"optimizer.ema.{name}" for name in parameters), averages.module.parameters(), strict=True))
+    if kind == "adafactor":  # prun's weights are transposed, so that its columns are PyTorch's rows
+        names = {"row_var": "col_var", "col_var": "row_var", "variance": "variance"}
+        tensors.update({f"optimizer.adafactor.{names[state]}.{name}": mean.flatten()
+                        for name, value in parameters.items() for state, mean in optimizer.state[value].items() if state in names})
     return losses, {name: (value.T if value.dim() == 2 else value).detach() for name, value in tensors.items()}
 
 
@@ -237,6 +243,9 @@ class Groups(unittest.TestCase):
 
     def test_running_averages_of_the_weights(self):
         self.compare("ema")
+
+    def test_adafactor_and_its_averages_of_rows_and_columns(self):
+        self.compare("adafactor")
 
     def run_muon(self, axes, data_parallel, adjust):
         ranks = int(numpy.prod([int(axis[2:]) for axis in axes.split()] or [1]))

@@ -22,7 +22,11 @@ constexpr OptimizerTraits kSgd = {kMomentum, kSgdNumbers, "momentum", &sgd_cast}
 constexpr OptimizerNumber kMuonNumbers[] = {{"momentum", 0.95}, {"nesterov", 1}, {"steps", 5},       {"a", 3.4445},
                                             {"b", -4.775},      {"c", 2.0315},   {"norm_eps", 1e-7}, {"adjust"}};
 constexpr OptimizerTraits kMuon = {.slots = kMomentum, .numbers = kMuonNumbers, .direction = &muon_momentum},
-                          kMuonMomentum = {.slots = kMomentum, .casts = false, .directs = true};
+                          kMuonMomentum = {.slots = kMomentum, .casts = false, .prepares = true};
+// eps1 is the epsilon of f32, which torch.optim.Adafactor takes for f32 parameters.
+constexpr OptimizerNumber kAdafactorNumbers[] = {{"beta2_decay", -0.8}, {"eps1", 0x1p-23}, {"eps2", 1e-3}, {"d", 1}};
+constexpr OptimizerTraits kAdafactor = {.numbers = kAdafactorNumbers, .factored = true},
+                          kFactors = {.prepares = true, .factored = true};
 
 // Returns the cost of the rank with the most work: per iteration the GEMMs X·X', (X·X')² and their product with X.
 Cost cost_orthogonalize(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
@@ -41,6 +45,11 @@ Cost cost_orthogonalize(const std::vector<TensorType>& inputs, const std::vector
   return cost;
 }
 
+// factor_means does not read the parameters, its second input.
+Cost cost_factor_means(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(2 * count(inputs[0]), {inputs[0]}, outputs);
+}
+
 }  // namespace
 const OpDef sgd = {.name = "sgd", .role = OpRole::optimizer, .optimizer = &kSgd, .cost = per_output<4>};
 const OpDef sgd_cast = {.name = "sgd_cast", .role = OpRole::optimizer, .optimizer = &kSgdCast, .cost = per_output<4>};
@@ -55,6 +64,12 @@ const OpDef muon_momentum = {
     .name = "muon_momentum", .role = OpRole::optimizer, .optimizer = &kMuonMomentum, .cost = per_output<4>};
 const OpDef orthogonalize = {
     .name = "orthogonalize", .role = OpRole::clipping, .shapes = "direction, ... -> chunk", .cost = cost_orthogonalize};
+const OpDef factor_means = {
+    .name = "factor_means", .role = OpRole::optimizer, .optimizer = &kFactors, .cost = cost_factor_means};
+const OpDef factor_norms = {
+    .name = "factor_norms", .role = OpRole::optimizer, .optimizer = &kFactors, .cost = per_input<4>};
+const OpDef adafactor = {
+    .name = "adafactor", .role = OpRole::optimizer, .optimizer = &kAdafactor, .cost = per_output<8>};
 const OpDef ema = {.name = "ema",
                    .role = OpRole::average,
                    .shapes = "param, average as param -> average as param",

@@ -132,8 +132,8 @@ inline int64_t row_count(const Shape& shape) {
   X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) X(logits) \
   X(dropout) X(elementwise) X(piece) X(init) X(optimizer) \
   X(norm) X(check_finite) X(fingerprint) X(route) X(dispatch) X(expert_linear) X(expert_rows) \
-  X(attend) X(attention_block) X(qkv) X(decode) X(pointwise) X(pointwise_update) X(muon) X(reduction) X(matmul) \
-  X(view) X(convolution) X(pooling)
+  X(attend) X(attention_block) X(qkv) X(decode) X(pointwise) X(pointwise_update) X(muon) X(adafactor) X(reduction) \
+  X(matmul) X(view) X(convolution) X(pooling)
 // clang-format on
 #define PRUN_DECLARE(name) extern const Family name##_kernels;
 PRUN_CPU_FAMILIES(PRUN_DECLARE)

@@ -67,6 +67,7 @@ using Family = std::vector<Rule>;
   X(attend)                        \
   X(convolution)                   \
   X(muon)                          \
+  X(adafactor)                     \
   X(row) X(pointwise) X(arithmetic) X(logit) X(piece) X(view) X(source) X(training) X(moe) X(attention_block) X(decode)
 #define PRUN_DECLARE(name) extern const Family name##_rules;
 PRUN_REFERENCE_FAMILIES(PRUN_DECLARE)

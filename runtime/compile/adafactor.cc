@@ -1,0 +1,102 @@
+// Adafactor's updates: formulas of torch.optim.Adafactor (Shazeer and Stern, Adafactor, 2018).
+//
+//   factor_means   each unit: means of squared gradients over rows and columns, of the rank's part
+//   all_reduce     each vector of means, of all units
+//   factor_norms   each unit: averages of means, and the squares of update and parameters
+//   all_reduce     each vector of these sums
+//   adafactor      each unit: the update
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "compile/factored_state.h"
+#include "compile/ir_build.h"
+#include "compile/optimizer_step.h"
+#include "compile/update_settings.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+// Adds the vectors of sums over the same axes, and returns each unit's views of them; `all`: receives the vectors.
+std::vector<std::vector<TensorId>> OptimizerStep::summed_vectors(const std::vector<SummedParts>& units,
+                                                                 const char* what,
+                                                                 std::map<std::string, TensorId>& all) {
+  FactoredVectors vectors;
+  std::vector<std::vector<int64_t>> starts;
+  for (const SummedParts& of : units) {
+    std::vector<int64_t>& firsts = starts.emplace_back();
+    for (size_t v = 0; v < of.axes->size(); ++v) firsts.push_back(vectors.append((*of.axes)[v], (*of.elements)[v]));
+  }
+  for (const auto& [axes, elements] : vectors.elements()) {
+    std::string name = axes.empty() ? what : fmt::format("{}.{}", what, axes);
+    std::ranges::replace(name, ',', '.');
+    all[axes] = emitter_.activation(name, {state_.master_dtype(), {elements}}, state_.plan.optimizer.site);
+  }
+  std::vector<std::vector<TensorId>> views;
+  for (size_t u = 0; u < units.size(); ++u) {
+    std::vector<TensorId>& of_unit = views.emplace_back();
+    for (size_t v = 0; v < units[u].axes->size(); ++v) {
+      const int64_t elements = (*units[u].elements)[v];
+      const TensorId vector = all.at((*units[u].axes)[v]);
+      const bool whole = state_.program.tensors[vector].count() == elements;
+      of_unit.push_back(whole ? vector
+                              : add_view(state_.program, fmt::format("{}.{}", state_.unit_name(units[u].unit), what),
+                                         vector, starts[u][v], {elements}));
+    }
+  }
+  return views;
+}
+
+void OptimizerStep::update_by_factors(const std::vector<UnitId>& ids, TensorId clip) {
+  std::vector<FactoredUnit> units;
+  for (const UnitId id : ids) units.push_back(factored_unit(state_, id));
+  std::vector<SummedParts> of_means, of_norms;
+  for (size_t u = 0; u < units.size(); ++u) {
+    of_means.push_back({ids[u], &units[u].mean_axes, &units[u].mean_elements});
+    of_norms.push_back({ids[u], &units[u].norm_axes, &units[u].norm_elements});
+  }
+  std::map<std::string, TensorId> all_means, all_norms;
+  const auto means = summed_vectors(of_means, "means", all_means), norms = summed_vectors(of_norms, "norms", all_norms);
+  const auto emit = [&](const OpDef& def, size_t u, std::vector<TensorId> reads, std::vector<TensorId> writes) {
+    const UnitId id = ids[u];
+    const Optimizer& optimizer = state_.optimizer_of(id);
+    Op op = make_op(def, std::move(reads), std::move(writes), Phase::step, optimizer.site);
+    op.attrs = optimizer.numbers;
+    for (const auto& [name, list] : units[u].lists.values()) op.attrs.set(name, std::get<std::vector<int64_t>>(list));
+    if (!clip.none()) op.reads.push_back(clip), op.attrs.set("clipped", int64_t{1});
+    if (!def.optimizer->prepares) set_update_settings(state_, id, 0, state_.storage[id].shard, op.attrs);
+    if (const std::string shards = state_.shard_axis(id); !shards.empty())
+      op.attrs.set("axis", shards), op.attrs.set("shard", state_.storage[id].shard);
+    op.unit = state_.unit_name(id);
+    emitter_.compute(std::move(op));
+  };
+  const auto reduce = [&](const std::map<std::string, TensorId>& vectors) {
+    for (const auto& [axes, vector] : vectors)
+      for (const std::string& axis : split(axes, ','))
+        if (!axis.empty()) sum_over(axis, vector);
+  };
+  const auto joined = [](std::vector<TensorId> all, const std::vector<TensorId>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  for (size_t u = 0; u < ids.size(); ++u) {
+    const UnitStorage& storage = state_.storage[ids[u]];
+    emit(ops::factor_means, u, {storage.grad, storage.master}, means[u]);
+  }
+  reduce(all_means);
+  for (size_t u = 0; u < ids.size(); ++u) {
+    const UnitStorage& storage = state_.storage[ids[u]];
+    emit(ops::factor_norms, u, joined(joined({storage.grad, storage.master}, means[u]), storage.factors),
+         joined(storage.factors, norms[u]));
+  }
+  reduce(all_norms);
+  for (size_t u = 0; u < ids.size(); ++u) {
+    const UnitStorage& storage = state_.storage[ids[u]];
+    emit(ops::adafactor, u, joined(joined({storage.grad, storage.master}, storage.factors), norms[u]),
+         {storage.master});
+    finish(ids[u], {storage.grad, storage.master, storage.optimizer, storage.compute}, false);
+  }
+}
+
+}  // namespace prun
