@@ -179,8 +179,8 @@ for what, names in pairs {
   ["convolution of three dims"] = "conv3d convtranspose3d",
   ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
   ["state-space layer"] = "mamba mamba2 ssm s4",
-  ["such optimizer; it has prun.adamw, prun.adam, prun.lion and prun.sgd"] =
-    "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
+  ["such optimizer; it has prun.adamw, adam, lion, muon, adafactor and sgd"] =
+    "adagrad adadelta adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..
     "prun.step_decay, prun.inverse_root, points and functions of the step"] = "reducelronplateau",
   ["such loss; it has prun.losses.cross_entropy, mse, bce, kl, z_loss, l2, mean_square and mean"] =
@@ -246,8 +246,10 @@ function elsewhere.option(name, has, names)
     return owner and (" (here: %s, an option of %s)"):format(ours, owner) or here(ours)
   end
   local likely = #names > 0 and host.did_you_mean(tostring(name), names) or ": it has none"
-  if owner_of[name] and not likely:find "did you mean" then
-    return (" (that is an option of %s)"):format(owner_of[name])
+  local owner = owner_of[name]
+  if owner == "the optimizer" and has.weight_decay then owner = nil end  -- of another optimizer
+  if owner and not likely:find "did you mean" then
+    return (" (that is an option of %s)"):format(owner)
   end
   return likely
 end

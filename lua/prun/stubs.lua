@@ -62,6 +62,14 @@
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
+---@class prun.adafactor.options
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number upper bound of the relative step 1 / sqrt(step), or how it goes (default 0.01)
+---@field beta2_decay? number exponent: the average takes the share step^beta2_decay of the new squares (default -0.8)
+---@field eps? number[] least mean of squares, and least root mean square of a parameter, which multiplies the step (default {1.1920928955078e-07, 0.001})
+---@field d? number bound of the root mean square of an update (default 1)
+---@field weight_decay? number share of the parameter taken off, times lr (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 ---@class prun.adam.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
@@ -367,6 +375,7 @@
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
 ---@class prun.zero3.options : prun.fsdp.options
 ---@class prun
+---@field adafactor fun(options: prun.adafactor.options): prun.Optimizer
 ---@field adam fun(options: prun.adam.options): prun.Optimizer
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
 ---@field all_gather fun(what: prun.Target|prun.Handle|prun.Tensor, options?: table): prun.Handle|prun.Tensor

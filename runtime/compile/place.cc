@@ -263,7 +263,7 @@ Offload place_offloaded(CompileState& state) {
       throw plan_error(fmt::format("the state of prun.{} cannot be offloaded: {}", state.optimizer_of(u).name,
                                    traits.factored ? "it is means of rows and columns, which take little memory"
                                                    : "its updates need whole matrices"),
-                       storage.offload->offload_site);
+                       state.optimizer_of(u).site);
     if (storage.offload && !low && optimizer_slots(state.optimizer_of(u), state.plan.optimizer.ema > 0).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
                        state.plan.optimizer.site);

@@ -200,11 +200,15 @@ void set_conditions(Plan& plan) {
   if (plan.data.document_end >= 0) plan.data.document_end = 0;  // a token id that small vocabularies have, too
   plan.evaluation = Evaluation{.every = 1, .batches = 1, .data = plan.data, .site = plan.optimizer.site};
   plan.optimizer.lr = {.last = std::max(plan.optimizer.lr.peak(), 1e-3)};
-  // The clip bound is small enough to clip; Adam's eps is large enough that an update depends on the gradient's size.
+  // The clip bound is small enough to clip; the eps of Adam and Adafactor are large enough that an update depends on
+  // the gradient's size.
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);
-  if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);
-  for (Optimizer& other : plan.optimizer.others)
-    if (other.numbers.has("eps")) other.numbers.set("eps", 1e-2);
+  const auto bound = [](Optimizer& optimizer) {
+    if (optimizer.numbers.has("eps")) optimizer.numbers.set("eps", 1e-2);
+    if (optimizer.numbers.has("eps1")) optimizer.numbers.set("eps1", 1e-3);
+  };
+  bound(plan.optimizer);
+  for (Optimizer& other : plan.optimizer.others) bound(other);
   for (Value& value : plan.graph.values)
     if (value.kind == ValueKind::parameter && !value.buffer && value.init.kind != "normal")  // a variance is positive
       value.init = {"uniform", 0.5};

@@ -100,6 +100,8 @@ class AnyState(Folders):
     CHAINS = [
         ["strategy=pp tied=true", "strategy=none tied=true", "strategy=zero3 tied=true"],
         ["strategy=zero3 dtype=bf16 offload=optimizer", "strategy=ddp dtype=bf16", "strategy=ddp dtype=bf16 offload=optimizer"],
+        ["strategy=tp optimizer=adafactor", "strategy=none optimizer=adafactor", "strategy=zero3 optimizer=adafactor",
+         "strategy=pp optimizer=adafactor"],
         ["strategy=tp optimizer=sgd model=llama", "strategy=pp optimizer=sgd model=llama", "strategy=zero3 optimizer=sgd model=llama --device cpu-queue",
          "strategy=ddp optimizer=sgd model=llama offload=optimizer --device cpu-queue"]]
 

@@ -5,7 +5,7 @@ local axes = { ddp = "dp", zero3 = "dp", pp = "pp", tp = "tp", drift = "dp" }
 local arg = prun.args {
   strategy = { "none", "what spreads it", choices = { "none", "ddp", "zero3", "pp", "tp", "drift" } },
   model = { "gpt", "the model", choices = { "gpt", "llama" } },
-  optimizer = { "adamw", "the optimizer", choices = { "adamw", "sgd", "lion" } },
+  optimizer = { "adamw", "the optimizer", choices = { "adamw", "sgd", "lion", "adafactor" } },
   tied = false, dtype = "f32", offload = "", steps = 2,
   every = { 0, "steps between checkpoints; 0: the plan says nothing of them" }, keep = 0, cosine = false,
 }
@@ -24,6 +24,7 @@ local optimizers = {
   adamw = function() return prun.adamw { lr = arg.cosine and prun.cosine { lr = 1e-3 } or 1e-3, clip = 1 } end,
   sgd = function() return prun.sgd { lr = 0.1, momentum = 0.9 } end,
   lion = function() return prun.lion { lr = 1e-4 } end,
+  adafactor = function() return prun.adafactor { lr = 1e-3 } end,
 }
 local axis = axes[arg.strategy]
 return prun.plan {

@@ -23,7 +23,8 @@ if len(sys.argv) > 2:
 STATES = [dict(strategy="none"), dict(strategy="none", tied=True, optimizer="lion"), dict(strategy="ddp", dtype="bf16", tied=True),
           dict(strategy="zero3", tied=True), dict(strategy="zero3", dtype="bf16", offload="optimizer"), dict(strategy="tp", tied=True),
           dict(strategy="tp", optimizer="sgd", model="llama"), dict(strategy="pp", tied=True), dict(strategy="pp", optimizer="lion"),
-          dict(strategy="drift")]
+          dict(strategy="drift"), dict(strategy="none", optimizer="adafactor"), dict(strategy="tp", tied=True, optimizer="adafactor"),
+          dict(strategy="zero3", dtype="bf16", optimizer="adafactor")]
 
 
 def prun(*words, **settings):

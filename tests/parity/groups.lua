@@ -1,10 +1,10 @@
--- A small GPT whose optimizer has no groups, groups with the optimizer's own settings, groups of their own, or Muon for
--- the matrices of its blocks; its first layers may be frozen. groups_test.py and optimizers_test.py compare them.
+-- A small GPT whose optimizer has no groups, groups with the optimizer's own settings, groups of their own, Muon for the
+-- matrices of its blocks, or Adafactor; its first layers may be frozen. groups_test.py and optimizers_test.py compare them.
 
 local prun = require "prun"
 
 local arg = prun.args {
-  groups = { "none", "none, equal, own or muon", choices = { "none", "equal", "own", "muon" } },
+  groups = { "none", "of the optimizer", choices = { "none", "equal", "own", "muon", "adafactor" } },
   strategy = "single", dtype = "f32", steps = 4, frozen = "", from = "", layers = 2, width = 48, lr = 1e-3,
 }
 
@@ -22,6 +22,8 @@ elseif arg.groups == "muon" then
     { dims = 1, decay = 0, optimizer = prun.adamw { lr = arg.lr } },
     prun.muon { lr = 10 * arg.lr, clip = 0.5 },
   }
+elseif arg.groups == "adafactor" then
+  optimizer = prun.groups { { match = "embed*", lr = 2 }, prun.adafactor { lr = 10 * arg.lr, clip = 0.5 } }
 end
 
 return prun.plan {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Optimizers of a plan's own, and Muon. AdamW in Lua (plans/custom/adamw.lua) equals prun.adamw: bit for bit in f64,
 within rounding in f32 and bf16; it resumes on another mesh and has the same memory. Muon trains alike on every mesh;
-each matrix has one owner, and owners have even work. Usage: optimizers_test.py PRUN
+each matrix has one owner, and owners have even work. Adafactor trains alike on every mesh, in the memory of rows and
+columns. Usage: optimizers_test.py PRUN
 """
 import collections
 import json
@@ -106,6 +107,45 @@ class Muon(unittest.TestCase):
             self.assertIn("optimizer.muon.momentum.block0.qkv.weight", names)
             self.assertIn("optimizer.adamw.v.block0.qkv.bias", names)
             self.assertNotIn("optimizer.adamw.v.block0.qkv.weight", names)
+
+
+class Adafactor(unittest.TestCase):
+    def losses(self, ranks=1, *options, **settings):
+        return program_text.losses(PRUN, MUON, ranks, *options, groups="adafactor", **settings)
+
+    def test_it_is_the_same_on_every_mesh(self):
+        for dtype, bound in (("f32", 1e-4), ("bf16", 1e-3)):
+            one = self.losses(dtype=dtype)
+            self.assertLess(one[-1], one[0] - 0.05)
+            for strategy, ranks in (("ddp", 2), ("zero1", 2), ("zero2", 3), ("zero3", 3)):
+                with self.subTest(strategy=strategy, ranks=ranks, dtype=dtype):
+                    for mine, theirs in zip(self.losses(ranks, strategy=strategy, dtype=dtype), one, strict=True):
+                        self.assertLess(abs(mine - theirs), bound * theirs)
+
+    def test_its_state_is_a_row_and_a_column_of_each_matrix(self):
+        state = program_text.check(PRUN, MUON, 1, groups="adafactor", layers=1)[0]["roles"]["optimizer"]
+        matrices = [(256, D), (16, D), (D, 3 * D), (D, D), (D, 4 * D), (4 * D, D), (D, 256)]
+        vectors = 2 * D + 2 * D + 3 * D + D + 4 * D + D + 2 * D
+        due = 4 * (sum(rows + columns for rows, columns in matrices) + vectors)
+        self.assertTrue(due <= state <= due + 3 * 64, (state, due))  # each unit's part fills cache lines
+
+    def test_it_resumes_on_another_mesh(self):
+        with tempfile.TemporaryDirectory() as folder:
+            half = pathlib.Path(folder, "half")
+            whole = self.losses(2, strategy="zero3", steps=6)
+            first = self.losses(2, "--checkpoint", half, strategy="zero3", steps=3)
+            rest = self.losses(3, "--checkpoint", half, "--resume", "auto", strategy="ddp", steps=6)
+            for mine, theirs in zip(first + rest, whole, strict=True):
+                self.assertLess(abs(mine - theirs), 1e-4 * theirs)
+            tensors = json.loads((half / "step_00000003/index.json").read_text())["tensors"]
+            for kind, name, shape in (("row_var", "qkv.weight", [D]), ("col_var", "qkv.weight", [3 * D]), ("variance", "qkv.bias", [3 * D])):
+                self.assertEqual(tensors[f"optimizer.adafactor.{kind}.block0.{name}"]["shape"], shape)
+
+    def test_replicas_of_its_state_are_compared(self):
+        self.losses(2, "--check-replicas", "1", strategy="ddp")
+        dump = program_text.run(PRUN, "dump", MUON, "--nproc", 2, "--check-replicas", "1", check=True, groups="adafactor",
+                                strategy="zero1").stdout
+        self.assertIn("row_var.block0.qkv.weight", dump)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
--- Mistakes in optimizers of a plan's own; `case` selects one.
+-- Mistakes in optimizers of a plan's own, Muon and Adafactor; `case` selects one.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { case = "none" }
@@ -51,10 +51,18 @@ local in_groups = {
     return prun.groups { { dims = 1, optimizer = prun.groups { { dims = 1, decay = 0 }, adamw } }, prun.muon {} }
   end,
   two_coefficients = function() return prun.muon { coefficients = { 3, -4 } } end,
+  growing_decay = function() return prun.adafactor { beta2_decay = 0.8 } end,
+  one_eps = function() return prun.adafactor { eps = { 1e-3 } } end,
+  low_bound = function() return prun.adafactor { d = 0.5 } end,
+  offloaded_adafactor = function() return prun.adafactor {} end,
+  offloaded_muon = function()
+    return prun.groups { { dims = 1, optimizer = adamw }, prun.muon {} }
+  end,
+  betas = function() return prun.adafactor { betas = { 0.9, 0.999 } } end,
 }
 local optimizer = in_groups[arg.case] and in_groups[arg.case]() or prun.optimizer(cases[arg.case])
 
 return prun.plan {
   mesh = prun.mesh { dp = prun.world }, model = prun.models.mlp {}, data = prun.data.random { batch = 4 },
-  strategy = { prun.ddp { axis = "dp" } }, optimizer = optimizer, steps = 2,
+  strategy = { prun.ddp { axis = "dp", offload = arg.case:find "^offloaded" and "optimizer" or nil } }, optimizer = optimizer, steps = 2,
 }

@@ -319,8 +319,10 @@ def fold_experts(draw, axes, strategies, model):
 
 
 def draw_optimizer(draw):
-    word = draw.one("sgd", "sgd", "adamw", "adamw", "adam", "lion")
-    options = {"lr": draw.one(0.1, 0.03) if word == "sgd" else 0.01 if word in ("adamw", "adam") else 0.001}
+    word = draw.one("sgd", "sgd", "adamw", "adamw", "adam", "lion", "adafactor")
+    options = {"lr": draw.one(0.1, 0.03) if word == "sgd" else 0.001 if word == "lion" else 0.01}
+    if word == "adafactor":
+        options["eps"] = [1e-3, 1e-3]  # a smaller bound makes updates of gradients that are zero but for rounding
     if draw.chance(0.1):
         options["lr"] = {"word": draw.one("cosine", "linear", "warmup"), "options": {"lr": options["lr"], "warmup": draw.between(0, 1)}}
     if word == "sgd" and draw.chance(0.4):

@@ -253,7 +253,7 @@ def _optimizer(optimizer: str, lr: str | float) -> str:
     """Returns a Lua expression. `optimizer`: Lua, or a name."""
     if not optimizer.isidentifier():
         return optimizer
-    decay = ", weight_decay = arg.weight_decay" if optimizer in ("adamw", "adam", "lion") else ""
+    decay = ", weight_decay = arg.weight_decay" if optimizer in ("adamw", "adam", "lion", "adafactor") else ""
     return f"prun.{optimizer} {{ lr = {lr if isinstance(lr, str) else 'arg.lr'}{decay} }}"
 
 
@@ -318,8 +318,8 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
 
     `mesh`: "pp=2, dp=2, tp=2", whose product is the number of ranks. `strategy`: Lua, or the name of one for dp,
     "ddp"; None = pipeline over pp, tensor_parallel over tp, context_parallel over cp, zero3 over dp. `optimizer`:
-    "adamw", "adam", "sgd", "lion", or Lua: "prun.sgd { lr = 0.1 }". `lr`: a number, or Lua: "prun.cosine { ... }". `batch`:
-    samples of a step over all ranks, `micro`: parts of it that run one after another. `dtype`: of compute, "bf16",
+    "adamw", "adam", "sgd", "lion", "adafactor", or Lua: "prun.sgd { lr = 0.1 }". `lr`: a number, or Lua: "prun.cosine
+    { ... }". `batch`: samples of a step over all ranks, `micro`: parts of it that run one after another. `dtype`: of compute, "bf16",
     "f32" or "f64", None = that of the parameters. `checkpoint`: a folder to keep. `options`: others of prun PLAN:
     `resume`, `device`. `progress`: a bar on sys.stderr, None = on a terminal. `on_step`: as of run.
 
