@@ -69,10 +69,10 @@ class Builder {
     for (size_t p = 0; p < parameters.size(); ++p) add(p, state_.graph.values[parameters[p]]);
     for (std::vector<int64_t>* list : {&made_.mean_elements, &made_.norm_elements})
       for (int64_t& elements : *list) elements = round_up(elements, kLine);
-    for (size_t m = 0; m < std::size(sdk::kFactoredLists); ++m) {
+    for (const sdk::FactoredList& of : sdk::kFactoredLists) {
       std::vector<int64_t> list;
-      for (const FactoredParameter& one : listed_) list.push_back(one.*sdk::kFactoredMembers[m]);
-      made_.lists.set(sdk::kFactoredLists[m], list);
+      for (const FactoredParameter& one : listed_) list.push_back(one.*of.member);
+      made_.lists.set(of.name, list);
     }
     return std::move(made_);
   }

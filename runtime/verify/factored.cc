@@ -33,8 +33,8 @@ const Op* only_op(const BodyView& body, const OpDef& kind, TensorId parameters) 
 
 // Returns how an op that prepares the update differs from it; "" = it does not.
 std::string difference(const Op& op, const Op& update) {
-  for (const char* list : sdk::kFactoredLists)
-    if (op.attrs.integers(list) != update.attrs.integers(list)) return fmt::format("lists other {}", list);
+  for (const sdk::FactoredList& of : sdk::kFactoredLists)
+    if (op.attrs.integers(of.name) != update.attrs.integers(of.name)) return fmt::format("lists other {}", of.name);
   for (const char* number : {"shard", "clipped"})
     if (op.attrs.integer(number) != update.attrs.integer(number)) return fmt::format("has another {}", number);
   for (const char* number : {"eps1", "beta2_decay"})

@@ -1,4 +1,4 @@
--- Adafactor under zero3 and tp: means of rows and columns, and norms, are added up over shards and parts.
+-- Adafactor under zero3 and tp: means of rows and columns, and norms, are all-reduced over shards and parts.
 local prun = require "prun"
 
 return prun.plan {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <vector>
 
 #ifdef __CUDACC__
@@ -37,25 +36,32 @@ struct FactoredParameter {
   bool has_all_rows() const { return rows == whole_rows; }
 };
 
-// Names of the attributes, in the order of the struct's members.
-inline constexpr const char* kFactoredLists[] = {"starts",        "leads",       "rows",   "columns", "whole_rows",
-                                                 "whole_columns", "whole_count", "row_in", "row_at",  "column_in",
-                                                 "column_at",     "norm_in",     "norm_at"};
-inline constexpr int64_t FactoredParameter::*kFactoredMembers[] = {
-    &FactoredParameter::start,       &FactoredParameter::leads,      &FactoredParameter::rows,
-    &FactoredParameter::columns,     &FactoredParameter::whole_rows, &FactoredParameter::whole_columns,
-    &FactoredParameter::whole_count, &FactoredParameter::row_in,     &FactoredParameter::row_at,
-    &FactoredParameter::column_in,   &FactoredParameter::column_at,  &FactoredParameter::norm_in,
-    &FactoredParameter::norm_at};
+// The attributes: lists of integers, one for each parameter.
+struct FactoredList {
+  const char* name;
+  int64_t FactoredParameter::*member;
+};
+inline constexpr FactoredList kFactoredLists[] = {{"starts", &FactoredParameter::start},
+                                                  {"leads", &FactoredParameter::leads},
+                                                  {"rows", &FactoredParameter::rows},
+                                                  {"columns", &FactoredParameter::columns},
+                                                  {"whole_rows", &FactoredParameter::whole_rows},
+                                                  {"whole_columns", &FactoredParameter::whole_columns},
+                                                  {"whole_count", &FactoredParameter::whole_count},
+                                                  {"row_in", &FactoredParameter::row_in},
+                                                  {"row_at", &FactoredParameter::row_at},
+                                                  {"column_in", &FactoredParameter::column_in},
+                                                  {"column_at", &FactoredParameter::column_at},
+                                                  {"norm_in", &FactoredParameter::norm_in},
+                                                  {"norm_at", &FactoredParameter::norm_at}};
 
 // Reads the lists of an op's attributes; lists that are too short leave members as they are.
 template <class Attributes>
 std::vector<FactoredParameter> factored_parameters(const Attributes& attributes) {
   std::vector<FactoredParameter> parameters(attributes.integers("starts").size());
-  for (size_t m = 0; m < std::size(kFactoredLists); ++m) {
-    const auto list = attributes.integers(kFactoredLists[m]);
-    for (size_t i = 0; i < std::min<size_t>(list.size(), parameters.size()); ++i)
-      parameters[i].*kFactoredMembers[m] = list[i];
+  for (const FactoredList& of : kFactoredLists) {
+    const auto list = attributes.integers(of.name);
+    for (size_t i = 0; i < std::min<size_t>(list.size(), parameters.size()); ++i) parameters[i].*of.member = list[i];
   }
   return parameters;
 }

@@ -66,7 +66,7 @@ PRUN_CLONES void apply(const float* grad, T* param, int64_t n, RowEstimate row, 
   }
 }
 
-// What the three ops have in common. The rank's part of the vector of parameters begins at its element `offset`.
+// Operands of the three ops. The rank's part of the vector of parameters begins at its element `offset`.
 struct Operands {
   std::vector<FactoredParameter> parameters;
   sdk::FactoredOperands vectors;
