@@ -37,9 +37,10 @@ struct FactoredParameter {
 };
 
 // The attributes: lists of integers, one for each parameter.
+using FactoredMember = int64_t FactoredParameter::*;
 struct FactoredList {
   const char* name;
-  int64_t FactoredParameter::*member;
+  FactoredMember member;
 };
 inline constexpr FactoredList kFactoredLists[] = {{"starts", &FactoredParameter::start},
                                                   {"leads", &FactoredParameter::leads},
