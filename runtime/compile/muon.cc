@@ -35,6 +35,33 @@ bool outputs_are_columns(const Graph& graph, ValueId parameter) {
   return false;
 }
 
+// Returns whether the parameter is a table, from which an embedding takes rows.
+bool is_table(const Graph& graph, ValueId parameter) {
+  return std::ranges::any_of(graph.nodes, [&](const Node& node) {
+    return (node.op == &ops::embedding || node.op == &ops::positions) &&
+           std::ranges::find(node.inputs, parameter) != node.inputs.end();
+  });
+}
+
+// Throws plan_error if the update of a matrix makes no sense for the parameter.
+void require_matrix(const Graph& graph, ValueId parameter, const Site& site) {
+  const Value& value = graph.values[parameter];
+  const size_t dims = value.type.shape.size();
+  if (dims != 2 && dims != 3)
+    throw plan_error(
+        fmt::format("prun.muon updates matrices, and '{}' has {} dim{}: give it to another optimizer, such as "
+                    "prun.groups {{ {{ dims = {}, optimizer = prun.adamw {{}} }}, prun.muon {{}} }}",
+                    value.name, dims, dims == 1 ? "" : "s", dims),
+        site);
+  if (is_table(graph, parameter))
+    throw plan_error(
+        fmt::format("prun.muon updates matrices that multiply, and '{}' is the table of an embedding, whose rows are "
+                    "vectors of their own: give it to another optimizer, such as prun.groups {{ {{ match = \"{}\", "
+                    "optimizer = prun.adamw {{}} }}, prun.muon {{}} }}",
+                    value.name, value.name),
+        site);
+}
+
 // Returns the factor of the learning rate, as torch.optim.Muon's adjust_lr_fn.
 double adjusted(const Optimizer& optimizer, double outputs, double inputs) {
   switch (static_cast<int>(optimizer.numbers.number("adjust"))) {
@@ -79,12 +106,7 @@ void OptimizerStep::update_by_matrix(UnitId unit, TensorId clip) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Value& value = state_.graph.values[parameters[i]];
     const Shape& shape = value.type.shape;
-    if (shape.size() != 2 && shape.size() != 3)
-      throw plan_error(
-          fmt::format("prun.muon updates matrices, and '{}' has {} dim{}: give it to another optimizer, such as "
-                      "prun.groups {{ {{ dims = {}, optimizer = prun.adamw {{}} }}, prun.muon {{}} }}",
-                      value.name, shape.size(), shape.size() == 1 ? "" : "s", shape.size()),
-          optimizer.site);
+    require_matrix(state_.graph, parameters[i], optimizer.site);
     const std::string over = matrix_split(value).joined;
     const bool joins = !over.empty() && state_.plan.mesh.size(over) > 1;
     if (joins) join = over;

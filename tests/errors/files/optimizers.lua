@@ -58,11 +58,21 @@ local in_groups = {
   offloaded_muon = function()
     return prun.groups { { dims = 1, optimizer = adamw }, prun.muon {} }
   end,
+  muon_of_a_table = function() return prun.groups { { dims = 1, optimizer = adamw }, prun.muon {} } end,
+  muon_of_a_tied_table = function()
+    return prun.groups { { match = "*.position.*|*.bias|*.ln*", optimizer = adamw }, prun.muon {} }
+  end,
   betas = function() return prun.adafactor { betas = { 0.9, 0.999 } } end,
 }
 local optimizer = in_groups[arg.case] and in_groups[arg.case]() or prun.optimizer(cases[arg.case])
 
+local has_table = arg.case:find "table"
 return prun.plan {
-  mesh = prun.mesh { dp = prun.world }, model = prun.models.mlp {}, data = prun.data.random { batch = 4 },
-  strategy = { prun.ddp { axis = "dp", offload = arg.case:find "^offloaded" and "optimizer" or nil } }, optimizer = optimizer, steps = 2,
+  mesh = prun.mesh { dp = prun.world },
+  model = has_table and prun.models.gpt { vocab = 256, layers = 1, width = 16, heads = 2, context = 8,
+                                          tied = arg.case == "muon_of_a_tied_table" } or prun.models.mlp {},
+  data = has_table and prun.data.bytes { path = "../../../plans/text/sample.txt", batch = 4 } or
+         prun.data.random { batch = 4 },
+  strategy = { prun.ddp { axis = "dp", offload = arg.case:find "^offloaded" and "optimizer" or nil } },
+  optimizer = optimizer, steps = 2,
 }
