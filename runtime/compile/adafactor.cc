@@ -50,6 +50,7 @@ std::vector<std::vector<TensorId>> OptimizerStep::summed_vectors(const std::vect
 
 void OptimizerStep::update_by_factors(const std::vector<UnitId>& ids, TensorId clip) {
   std::vector<FactoredUnit> units;
+  units.reserve(ids.size());
   for (const UnitId id : ids) units.push_back(factored_unit(state_, id));
   std::vector<SummedParts> of_means, of_norms;
   for (size_t u = 0; u < units.size(); ++u) {
