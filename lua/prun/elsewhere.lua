@@ -247,7 +247,7 @@ function elsewhere.option(name, has, names)
   end
   local likely = #names > 0 and host.did_you_mean(tostring(name), names) or ": it has none"
   local owner = owner_of[name]
-  if owner == "the optimizer" and has.weight_decay then owner = nil end  -- of another optimizer
+  if owner == "the optimizer" and has.weight_decay then owner = nil end  -- the function is an optimizer
   if owner and not likely:find "did you mean" then
     return (" (that is an option of %s)"):format(owner)
   end

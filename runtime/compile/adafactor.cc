@@ -18,47 +18,22 @@
 
 namespace prun {
 
-// Adds the vectors of sums over the same axes, and returns each unit's views of them; `all`: receives the vectors.
-std::vector<std::vector<TensorId>> OptimizerStep::summed_vectors(const std::vector<SummedParts>& units,
-                                                                 const char* what,
-                                                                 std::map<std::string, TensorId>& all) {
-  FactoredVectors vectors;
-  std::vector<std::vector<int64_t>> starts;
-  for (const SummedParts& of : units) {
-    std::vector<int64_t>& firsts = starts.emplace_back();
-    for (size_t v = 0; v < of.axes->size(); ++v) firsts.push_back(vectors.append((*of.axes)[v], (*of.elements)[v]));
-  }
-  for (const auto& [axes, elements] : vectors.elements()) {
-    std::string name = axes.empty() ? what : fmt::format("{}.{}", what, axes);
-    std::ranges::replace(name, ',', '.');
-    all[axes] = emitter_.activation(name, {state_.master_dtype(), {elements}}, state_.plan.optimizer.site);
-  }
-  std::vector<std::vector<TensorId>> views;
-  for (size_t u = 0; u < units.size(); ++u) {
-    std::vector<TensorId>& of_unit = views.emplace_back();
-    for (size_t v = 0; v < units[u].axes->size(); ++v) {
-      const int64_t elements = (*units[u].elements)[v];
-      const TensorId vector = all.at((*units[u].axes)[v]);
-      const bool whole = state_.program.tensors[vector].count() == elements;
-      of_unit.push_back(whole ? vector
-                              : add_view(state_.program, fmt::format("{}.{}", state_.unit_name(units[u].unit), what),
-                                         vector, starts[u][v], {elements}));
-    }
-  }
-  return views;
-}
-
 void OptimizerStep::update_by_factors(const std::vector<UnitId>& ids, TensorId clip) {
+  FactoredVectors all_means("means"), all_norms("norms");
   std::vector<FactoredUnit> units;
   units.reserve(ids.size());
-  for (const UnitId id : ids) units.push_back(factored_unit(state_, id));
-  std::vector<SummedParts> of_means, of_norms;
-  for (size_t u = 0; u < units.size(); ++u) {
-    of_means.push_back({ids[u], &units[u].mean_axes, &units[u].mean_elements});
-    of_norms.push_back({ids[u], &units[u].norm_axes, &units[u].norm_elements});
+  for (const UnitId id : ids) {
+    units.push_back(factored_unit(state_, id));
+    all_means.append(units.back().means), all_norms.append(units.back().norms);
   }
-  std::map<std::string, TensorId> all_means, all_norms;
-  const auto means = summed_vectors(of_means, "means", all_means), norms = summed_vectors(of_norms, "norms", all_norms);
+  std::vector<std::vector<TensorId>> means, norms;  // each unit's parts
+  for (FactoredVectors* vectors : {&all_means, &all_norms}) {
+    vectors->add([&](const std::string& name, int64_t elements) {
+      return emitter_.activation(name, {state_.master_dtype(), {elements}}, state_.plan.optimizer.site);
+    });
+    for (size_t u = 0; u < ids.size(); ++u)
+      (vectors == &all_means ? means : norms).push_back(vectors->parts_of(state_.program, u, state_.unit_name(ids[u])));
+  }
   const auto emit = [&](const OpDef& def, size_t u, std::vector<TensorId> reads, std::vector<TensorId> writes) {
     const UnitId id = ids[u];
     const Optimizer& optimizer = state_.optimizer_of(id);
@@ -72,8 +47,8 @@ void OptimizerStep::update_by_factors(const std::vector<UnitId>& ids, TensorId c
     op.unit = state_.unit_name(id);
     emitter_.compute(std::move(op));
   };
-  const auto reduce = [&](const std::map<std::string, TensorId>& vectors) {
-    for (const auto& [axes, vector] : vectors)
+  const auto reduce = [&](const FactoredVectors& vectors) {
+    for (const auto& [axes, vector] : vectors.by_axes())
       for (const std::string& axis : split(axes, ','))
         if (!axis.empty()) sum_over(axis, vector);
   };

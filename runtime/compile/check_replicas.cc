@@ -89,11 +89,12 @@ class Replicas {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.factors.empty()) return;
     const FactoredUnit factored = factored_unit(state_, unit);
-    for (const FactoredMean& mean : factored.means) {
+    for (const FactoredMean& mean : factored.listed) {
       const SplitAxes over(mean.value.split_axis);
       const Axes along = without(without(axes_, {over.part, over.split}), drifting(state_, unit));
       if (along.empty()) continue;
-      add(add_view(state_.program, mean.value.name + ".alike", storage.factors[mean.in], mean.at, {mean.value.count()}),
+      add(add_view(state_.program, mean.value.name + ".alike", storage.factors[mean.vector], mean.start,
+                   {mean.value.count()}),
           mean.value.name, along);
     }
   }

@@ -102,9 +102,9 @@ void describe_state(CompileState& state) {
     const FactoredUnit factored = factored_unit(state, unit);
     for (size_t v = 0; v < storage.factors.size(); ++v) {
       keep(storage.factors[v]);
-      for (const FactoredMean& mean : factored.means)
-        if (mean.in == v)
-          add(state_tensor(state, unit, mean.value, mean.at, true), storage.factors[v],
+      for (const FactoredMean& mean : factored.listed)
+        if (mean.vector == v)
+          add(state_tensor(state, unit, mean.value, mean.start, true), storage.factors[v],
               fmt::format("{}{}.", kOptimizerState, state.optimizer_of(unit).name));
     }
   }

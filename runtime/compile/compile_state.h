@@ -49,7 +49,7 @@ struct UnitStorage {
   // Returns the axes of the shards; none if not sharded.
   std::vector<std::string> axes() const { return sharded ? split(axis, ',') : std::vector<std::string>(); }
   bool is_sharded_over(const std::string& name) const { return std::ranges::count(axes(), name) > 0; }
-  // Returns what a checkpoint has of the unit.
+  // Returns the tensors of the unit that checkpoints contain.
   std::vector<TensorId> kept() const {
     std::vector<TensorId> all = {master};
     all.insert(all.end(), optimizer.begin(), optimizer.end());

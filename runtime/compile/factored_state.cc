@@ -23,13 +23,13 @@ void add_axes(const CompileState& state, const std::string& more, std::string& a
     if (!axis.empty() && state.plan.mesh.size(axis) > 1) axes += (axes.empty() ? "" : ",") + axis;
 }
 
-// Returns the index of these axes, which it appends if they are new.
-size_t index_of(const std::string& axes, std::vector<std::string>& all, std::vector<int64_t>& elements) {
-  const auto at = std::ranges::find(all, axes);
-  if (at != all.end()) return at - all.begin();
-  all.push_back(axes);
-  elements.push_back(0);
-  return all.size() - 1;
+// Returns the index of the vector over these axes, which it appends if there is none.
+size_t index_of(const std::string& axes, FactoredParts& parts) {
+  const auto at = std::ranges::find(parts.axes, axes);
+  if (at != parts.axes.end()) return at - parts.axes.begin();
+  parts.axes.push_back(axes);
+  parts.elements.push_back(0);
+  return parts.axes.size() - 1;
 }
 
 // Returns the value of a parameter's means, which lack the dim; -1 = none.
@@ -67,8 +67,8 @@ class Builder {
   FactoredUnit build() {
     const std::vector<ValueId>& parameters = state_.graph.units[unit_].parameters;
     for (size_t p = 0; p < parameters.size(); ++p) add(p, state_.graph.values[parameters[p]]);
-    for (std::vector<int64_t>* list : {&made_.mean_elements, &made_.norm_elements})
-      for (int64_t& elements : *list) elements = round_up(elements, kLine);
+    for (FactoredParts* parts : {&made_.means, &made_.norms})
+      for (int64_t& elements : parts->elements) elements = round_up(elements, kLine);
     for (const sdk::FactoredList& of : sdk::kFactoredLists) {
       std::vector<int64_t> list;
       for (const FactoredParameter& one : listed_) list.push_back(one.*of.member);
@@ -81,6 +81,7 @@ class Builder {
   void add(size_t number, const Value& value) {
     const Shape &part = value.type.shape, &whole = value.whole.empty() ? part : value.whole;
     const int dims = std::ssize(part);
+    PRUN_CHECK(dims == 3 || SplitAxes(value.split_axis).part.empty(), value.name);  // experts have a dim of their own
     const MatrixSplit split = matrix_split(value);
     FactoredParameter one;
     one.start = state_.layouts[unit_].start[number];
@@ -105,21 +106,21 @@ class Builder {
       const auto [column_in, column_at] = mean(number, mean_of(value, -1, "variance"), shards_, one.columns);
       one.column_in = column_in, one.column_at = column_at;
     }
-    one.norm_in = static_cast<int64_t>(index_of(all, made_.norm_axes, made_.norm_elements));
-    one.norm_at = made_.norm_elements[one.norm_in];
-    made_.norm_elements[one.norm_in] += 2;
+    one.norm_in = static_cast<int64_t>(index_of(all, made_.norms));
+    one.norm_at = made_.norms.elements[one.norm_in];
+    made_.norms.elements[one.norm_in] += 2;
     listed_.push_back(one);
   }
 
   struct Place {
-    int64_t in, at;
+    int64_t vector, start;
   };
   Place mean(size_t number, Value value, const std::string& axes, int64_t elements) {
-    const size_t in = index_of(axes, made_.mean_axes, made_.mean_elements);
-    const int64_t at = made_.mean_elements[in];
-    made_.mean_elements[in] += elements;
-    made_.means.push_back({std::move(value), number, in, at});
-    return {static_cast<int64_t>(in), at};
+    const size_t vector = index_of(axes, made_.means);
+    const int64_t start = made_.means.elements[vector];
+    made_.means.elements[vector] += elements;
+    made_.listed.push_back({std::move(value), number, vector, start});
+    return {static_cast<int64_t>(vector), start};
   }
 
   const CompileState& state_;
@@ -137,34 +138,48 @@ bool is_factored(const CompileState& state, UnitId unit) {
   return state.trains(unit) && state.optimizer_of(unit).op->optimizer->factored;
 }
 
+void FactoredVectors::append(const FactoredParts& parts) {
+  std::vector<Part>& of_unit = units_.emplace_back();
+  for (size_t v = 0; v < parts.axes.size(); ++v) {
+    int64_t& elements = elements_[parts.axes[v]];
+    of_unit.push_back({parts.axes[v], elements, parts.elements[v]});
+    elements += parts.elements[v];
+  }
+}
+
+void FactoredVectors::add(const std::function<TensorId(const std::string&, int64_t)>& add) {
+  for (const auto& [axes, elements] : elements_) {
+    std::string name = axes.empty() ? name_ : fmt::format("{}.{}", name_, axes);
+    std::ranges::replace(name, ',', '.');
+    tensors_[axes] = add(name, elements);
+  }
+}
+
+std::vector<TensorId> FactoredVectors::parts_of(Program& program, size_t unit, const std::string& unit_name) const {
+  std::vector<TensorId> parts;
+  for (const Part& part : units_[unit]) {
+    const TensorId vector = tensors_.at(part.axes);
+    const std::string name = fmt::format("{}.{}", unit_name, program.tensors[vector].name);
+    const bool is_all = program.tensors[vector].count() == part.elements;
+    parts.push_back(is_all ? vector : add_view(program, name, vector, part.start, {part.elements}));
+  }
+  return parts;
+}
+
 void place_factors(CompileState& state) {
-  FactoredVectors vectors;
-  std::vector<std::pair<UnitId, FactoredUnit>> units;
-  std::vector<std::vector<int64_t>> starts;
+  FactoredVectors vectors("factors");
+  std::vector<UnitId> units;
   for (const UnitId unit : state.graph.units.ids()) {
     if (!is_factored(state, unit)) continue;
-    units.emplace_back(unit, factored_unit(state, unit));
-    const FactoredUnit& of = units.back().second;
-    std::vector<int64_t>& firsts = starts.emplace_back();
-    for (size_t v = 0; v < of.mean_axes.size(); ++v)
-      firsts.push_back(vectors.append(of.mean_axes[v], of.mean_elements[v]));
+    units.push_back(unit);
+    vectors.append(factored_unit(state, unit).means);
   }
-  std::map<std::string, TensorId> tensors;
-  const auto name_of = [](const std::string& axes) {
-    std::string name = axes.empty() ? "factors" : "factors." + axes;
-    std::ranges::replace(name, ',', '.');
-    return name;
-  };
-  for (const auto& [axes, elements] : vectors.elements())
-    tensors[axes] = add_tensor(state.program, name_of(axes), Role::optimizer, {state.master_dtype(), {elements}}, true,
-                               state.plan.optimizer.site);
-  for (size_t u = 0; u < units.size(); ++u) {
-    const auto& [unit, of] = units[u];
-    for (size_t v = 0; v < of.mean_axes.size(); ++v)
-      state.storage[unit].factors.push_back(
-          add_view(state.program, fmt::format("{}.{}", state.unit_name(unit), name_of(of.mean_axes[v])),
-                   tensors.at(of.mean_axes[v]), starts[u][v], {of.mean_elements[v]}));
-  }
+  vectors.add([&](const std::string& name, int64_t elements) {
+    return add_tensor(state.program, name, Role::optimizer, {state.master_dtype(), {elements}}, true,
+                      state.plan.optimizer.site);
+  });
+  for (size_t u = 0; u < units.size(); ++u)
+    state.storage[units[u]].factors = vectors.parts_of(state.program, u, state.unit_name(units[u]));
 }
 
 }  // namespace prun

@@ -29,9 +29,9 @@ constexpr double kImbalance = 1.2;  // busiest owner's work over the mean, at wh
 // Returns whether the last dim counts outputs: a linear layer's weight is [in, out], other matrices are [out, in].
 bool outputs_are_columns(const Graph& graph, ValueId parameter) {
   for (const Node& node : graph.nodes)
-    if ((node.op == &ops::linear || node.op == &ops::expert_linear) && node.inputs.size() > 1 &&
-        node.inputs[1] == parameter)
-      return node.attrs.integer("transpose") == 0;
+    for (const OpDef* op : {&ops::linear, &ops::linear_gelu, &ops::expert_linear})
+      if (node.op == op && node.inputs.size() > 1 && node.inputs[1] == parameter)
+        return node.attrs.integer("transpose") == 0;
   return false;
 }
 

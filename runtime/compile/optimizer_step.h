@@ -57,14 +57,7 @@ class OptimizerStep {
   TensorId orthogonalized(const MatrixGroup& group, const std::vector<TensorId>& directions, const std::string& axes,
                           int64_t& chunk);
   void finish(UnitId unit, const Updated& what, bool casts);
-  // Adafactor (adafactor.cc): updates by means over rows and columns, which ranks with parts of them add up.
-  struct SummedParts {
-    UnitId unit;
-    const std::vector<std::string>* axes;  // of the sums of each vector
-    const std::vector<int64_t>* elements;  // of the unit's part of each
-  };
-  std::vector<std::vector<TensorId>> summed_vectors(const std::vector<SummedParts>& units, const char* what,
-                                                    std::map<std::string, TensorId>& all);
+  // Adafactor (adafactor.cc): updates by means over rows and columns, which ranks with parts of them all-reduce.
   void update_by_factors(const std::vector<UnitId>& ids, TensorId clip);
   void follow(UnitId unit, TensorId parameters, TensorId average);
   // Updates a unit whose optimizer state is in host memory (offload.cc). `last`: the final update of the step.

@@ -46,7 +46,7 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer, bool ema) {
 
 namespace {
 
-// Describes for init_params which part of each parameter the rank holds; no attributes if all are whole.
+// Describes for init_params and load_state which part of each parameter the rank holds; no attributes if all are whole.
 void describe_splits(const CompileState& state, const std::vector<const Value*>& parameters, Attrs& attrs) {
   std::vector<int64_t> outer, slice, block_count, blocks, grains, dims;
   std::string axes, parts;
@@ -125,20 +125,21 @@ std::vector<Op> init_factors(const CompileState& state, UnitId unit, bool resume
   const FactoredUnit factored = factored_unit(state, unit);
   std::vector<Op> made;
   for (size_t v = 0; v < storage.factors.size(); ++v) {
-    Op op = make_zero(storage.factors[v], Phase::init, state.plan.optimizer.site);
-    if (resumes) {
-      op = make_op(ops::load_state, {}, {storage.factors[v]}, Phase::init, state.plan.optimizer.site);
-      std::vector<int64_t> starts, counts;
-      std::vector<const Value*> values;
-      for (const FactoredMean& mean : factored.means) {
-        if (mean.in != v) continue;
-        starts.push_back(mean.at), counts.push_back(mean.value.count()), values.push_back(&mean.value);
-      }
-      op.attrs.set("starts", starts), op.attrs.set("counts", counts);
-      describe_splits(state, values, op.attrs);
-      op.attrs.set("state", int64_t{storage.factors[v].index()});
-      op.unit = state.unit_name(unit);
+    if (!resumes) {
+      made.push_back(make_zero(storage.factors[v], Phase::init, state.plan.optimizer.site));
+      continue;
     }
+    Op op = make_op(ops::load_state, {}, {storage.factors[v]}, Phase::init, state.plan.optimizer.site);
+    std::vector<int64_t> starts, counts;
+    std::vector<const Value*> values;
+    for (const FactoredMean& mean : factored.listed) {
+      if (mean.vector != v) continue;
+      starts.push_back(mean.start), counts.push_back(mean.value.count()), values.push_back(&mean.value);
+    }
+    op.attrs.set("starts", starts), op.attrs.set("counts", counts);
+    describe_splits(state, values, op.attrs);
+    op.attrs.set("state", int64_t{storage.factors[v].index()});
+    op.unit = state.unit_name(unit);
     made.push_back(std::move(op));
   }
   return made;
@@ -260,10 +261,12 @@ Offload place_offloaded(CompileState& state) {
                        state.plan.optimizer.site);
     const OptimizerTraits& traits = *state.optimizer_of(u).op->optimizer;
     if (storage.offload && (traits.direction != nullptr || traits.factored))
-      throw plan_error(fmt::format("the state of prun.{} cannot be offloaded: {}", state.optimizer_of(u).name,
-                                   traits.factored ? "it is means of rows and columns, which take little memory"
-                                                   : "its updates need whole matrices"),
-                       state.optimizer_of(u).site);
+      throw plan_error(
+          fmt::format("the state of prun.{} cannot be offloaded{}: remove offload = \"optimizer\" from the "
+                      "strategy, or give '{}' another optimizer",
+                      state.optimizer_of(u).name, traits.factored ? "" : ", because its updates need whole matrices",
+                      unit.name),
+          state.optimizer_of(u).site);
     if (storage.offload && !low && optimizer_slots(state.optimizer_of(u), state.plan.optimizer.ema > 0).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
                        state.plan.optimizer.site);

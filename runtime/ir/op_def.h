@@ -87,7 +87,7 @@ struct OptimizerTraits {
   // The op that computes a direction from gradient and state; then this op applies an update that other ops compute
   // from the directions of whole matrices, and reads neither.
   const OpDef* direction = nullptr;
-  bool prepares = false;  // this op computes what another op updates parameters with, and writes no parameters
+  bool prepares = false;  // this op computes operands of an op that updates parameters, and writes none itself
   // Its state is the means of squared gradients over the rows and columns of each matrix, in vectors of their own
   // (prun/sdk/factored_updates.h); `slots` is empty.
   bool factored = false;

@@ -157,48 +157,54 @@ std::string applied_problem(const Types& reads, const Types& writes) {
   return problem;
 }
 
-// Operands: grad, param, then the vectors that the lists of prun/sdk/factored_updates.h refer to, and clip?.
+struct OperandCounts {
+  size_t reads, writes;
+};
+
+// Returns the operands of one of Adafactor's ops without clip; `means`, `norms`: numbers of vectors.
+OperandCounts factored_counts(const OpDef& op, size_t means, size_t norms) {
+  if (&op == &ops::factor_means) return {2, means};
+  if (&op == &ops::factor_norms) return {2 + 2 * means, means + norms};
+  return {2 + means + norms, 1};
+}
+
+// Returns whether the vectors have the parameter's means and norms; `norms` is null if the op has none.
+bool holds(const sdk::FactoredParameter& parameter, const TensorType* means, const TensorType* norms) {
+  const auto fits = [](const TensorType* vectors, int64_t vector, int64_t start, int64_t count) {
+    return vector >= 0 && start >= 0 && count > 0 && start <= element_count(vectors[vector].shape) - count;
+  };
+  const auto& [start, leads, rows, columns, whole_rows, whole_columns, whole_count, row_in, row_at, column_in,
+               column_at, norm_in, norm_at] = parameter;
+  return start >= 0 && leads > 0 && rows > 0 && columns > 0 && whole_rows > 0 && whole_columns > 0 && whole_count > 0 &&
+         norm_in >= 0 && fits(means, column_in, column_at, leads * columns) &&
+         (row_in < 0 || fits(means, row_in, row_at, leads * rows)) &&
+         (norms == nullptr || fits(norms, norm_in, norm_at, 2));
+}
+
+// Operands: grad, param, then the vectors to which the lists of prun/sdk/factored_updates.h refer, and clip?.
 std::string factored_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
   const std::vector<sdk::FactoredParameter> parameters = sdk::factored_parameters(attrs);
   const auto [means, norms] = sdk::factored_operands(parameters);
-  const size_t clip = attrs.integer("clipped") != 0 ? 1 : 0, mean_count = means, norm_count = norms;
-  const bool sums = &op == &ops::factor_means, updates = &op == &ops::adafactor;
-  const size_t due = 2 +
-                     (sums      ? 0
-                      : updates ? mean_count + norm_count
-                                : 2 * mean_count) +
-                     clip,
-               made = (sums      ? mean_count
-                       : updates ? 1
-                                 : mean_count + norm_count) +
-                      (attrs.has("workspace") ? 1 : 0);
-  if (reads.size() != due || writes.size() != made || parameters.empty())
+  const bool clips = attrs.integer("clipped") != 0;
+  OperandCounts due = factored_counts(op, means, norms);
+  if (clips) ++due.reads;
+  if (reads.size() != due.reads || writes.size() != due.writes || parameters.empty())
     return fmt::format("it reads {} and writes {} tensors, and its lists of {} parameters need {} and {}", reads.size(),
-                       writes.size(), parameters.size(), due, made);
+                       writes.size(), parameters.size(), due.reads, due.writes);
   std::string problem = same_count(reads[0], reads[1]);
-  if (updates && problem.empty()) problem = same_count(reads[1], writes[0]);
-  for (size_t i = 0; i < mean_count && problem.empty() && !sums && !updates; ++i) {
-    problem = same_count(reads[2 + i], reads[2 + mean_count + i]);
-    if (problem.empty()) problem = same_count(reads[2 + i], writes[i]);
-  }
-  if (clip > 0 && problem.empty()) problem = has_count(reads.back(), 1);
-  const Types& vectors = sums ? writes : reads;
-  const auto fits = [](const TensorType& type, int64_t at, int64_t count) {
-    return at >= 0 && count >= 0 && at <= element_count(type.shape) - count;
-  };
-  for (const sdk::FactoredParameter& one : parameters) {
-    if (!problem.empty()) break;
-    const auto mean_fits = [&](int64_t in, int64_t at, int64_t count) {
-      return in >= 0 && fits(vectors[(sums ? 0 : 2) + in], at, count);
-    };
-    bool right = one.leads > 0 && one.rows > 0 && one.columns > 0 && one.start >= 0 && one.whole_rows > 0 &&
-                 one.whole_columns > 0 && one.whole_count > 0 && one.norm_in >= 0 &&
-                 mean_fits(one.column_in, one.column_at, one.leads * one.columns);
-    if (one.is_matrix()) right = right && mean_fits(one.row_in, one.row_at, one.leads * one.rows);
-    if (!sums && right)
-      right = fits(updates ? reads[2 + mean_count + one.norm_in] : writes[mean_count + one.norm_in], one.norm_at, 2);
-    if (!right) problem = fmt::format("its lists place the means of the parameter at {} beyond a vector", one.start);
-  }
+  if (&op == &ops::adafactor && problem.empty()) problem = same_count(reads[1], writes[0]);
+  if (&op == &ops::factor_norms)
+    for (int64_t v = 0; v < means; ++v)
+      for (const TensorType& type : {reads[2 + means + v], writes[v]})
+        if (problem.empty()) problem = same_count(reads[2 + v], type);
+  if (clips && problem.empty()) problem = has_count(reads.back(), 1);
+  const TensorType* const of_means = &op == &ops::factor_means ? writes.data() : &reads[2];
+  const TensorType* const of_norms = &op == &ops::factor_means   ? nullptr
+                                     : &op == &ops::factor_norms ? &writes[means]
+                                                                 : &reads[2 + means];
+  for (const sdk::FactoredParameter& parameter : parameters)
+    if (problem.empty() && !holds(parameter, of_means, of_norms))
+      problem = fmt::format("its lists place the means of the parameter at {} beyond a vector", parameter.start);
   return problem;
 }
 

@@ -86,9 +86,7 @@ int dims_before_matrix(const BodyView& body, const Op& orthogonal, size_t read, 
   const Program& program = *body.program;
   const Tensor& parameters = program.tensors[momentum->reads[1]];
   for (const StateTensor& state : program.state) {
-    const Tensor& of = program.tensors[state.tensor];
-    if (of.buffer == parameters.buffer && of.byte_offset == parameters.byte_offset && state.begin <= start &&
-        start < state.begin + local_count(program, state))
+    if (is_in(program, state, parameters) && state.begin <= start && start < state.begin + local_count(program, state))
       return static_cast<int>(state.shape.size()) - 2;
   }
   return 0;
@@ -142,18 +140,13 @@ void check_matrices(const OpContext& context) {
   std::sort(updated.begin(), updated.end());
   const Tensor& parameters = program.tensors[context.op.reads[1]];
   for (const StateTensor& state : program.state) {
-    const Tensor& of = program.tensors[state.tensor];
-    if (of.buffer != parameters.buffer || of.byte_offset != parameters.byte_offset || state.frozen) continue;
+    if (!is_in(program, state, parameters) || state.frozen) continue;
     int64_t at = state.begin;
     const int64_t last = at + local_count(program, state);
     for (const auto& [begin, end] : updated)
       if (begin == at && at < last) at = end;
     if (at != last) return bad(fmt::format("does not update all of '{}'", state.name));
-    const bool sharded = !state.shard_axis.empty() && program.mesh.size(state.shard_axis) > 1;
-    const std::string axis = sharded ? state.shard_axis : "", named = attrs.text("axis");
-    if (axis != named || (sharded && attrs.integer("shard") != of.count()))
-      return bad(fmt::format("updates a shard of {} elements over '{}', and '{}' has one of {} over '{}'",
-                             attrs.integer("shard"), named, state.name, of.count(), axis));
+    if (const std::string problem = shard_problem(program, attrs, state); !problem.empty()) return bad(problem);
   }
 }
 

@@ -220,7 +220,7 @@ constexpr const OpDef* kCommunication[] = {
     &ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter, &ops::broadcast,    &ops::send,
     &ops::recv,       &ops::put,        &ops::signal,     &ops::wait_signal,    &ops::exchange_rows};
 // placement_orthogonal.cc and placement_factored.cc
-constexpr const OpDef* kOfMatrices[] = {&ops::orthogonalize, &ops::muon, &ops::factor_means, &ops::factor_norms};
+constexpr const OpDef* kOfParameters[] = {&ops::orthogonalize, &ops::muon, &ops::factor_means, &ops::factor_norms};
 constexpr const OpDef* kNotFollowed[] = {
     &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,
     &ops::all_gather_v,   &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
@@ -236,7 +236,7 @@ AxisRule find_elementwise_rule(const OpDef& op) { return rules::find(rules::kEle
 bool has_placement_rule(const OpDef& op) {
   const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), &op) != std::end(list); };
   return find_axis_rule(op) != nullptr || find_elementwise_rule(op) != nullptr ||
-         find_source_placement(op) != nullptr || in(rules::kCommunication) || in(rules::kOfMatrices) ||
+         find_source_placement(op) != nullptr || in(rules::kCommunication) || in(rules::kOfParameters) ||
          in(rules::kNotFollowed);
 }
 

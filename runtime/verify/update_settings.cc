@@ -48,6 +48,20 @@ struct Pieces {
 
 }  // namespace
 
+bool is_in(const Program& program, const StateTensor& state, const Tensor& vector) {
+  const Tensor& of = program.tensors[state.tensor];
+  return of.buffer == vector.buffer && of.byte_offset == vector.byte_offset;
+}
+
+std::string shard_problem(const Program& program, const Attrs& attrs, const StateTensor& parameter) {
+  const bool sharded = !parameter.shard_axis.empty() && program.mesh.size(parameter.shard_axis) > 1;
+  const std::string axis = sharded ? parameter.shard_axis : "", named = attrs.text("axis");
+  const int64_t elements = program.tensors[parameter.tensor].count();
+  if (axis == named && (!sharded || attrs.integer("shard") == elements)) return "";
+  return fmt::format("updates a shard of {} elements over '{}', and '{}' has one of {} over '{}'",
+                     attrs.integer("shard"), named, parameter.name, elements, axis);
+}
+
 void check_update_settings(const OpContext& context) {
   constexpr const char* kRule = "parameter groups";
   const Program& program = *context.body.program;

@@ -111,6 +111,10 @@ class Values : private WalkPolicy {
 void check_reads(const OpContext& context);
 // update_settings.cc: requires that an optimizer op updates each parameter with its group's settings.
 void check_update_settings(const OpContext& context);
+// Returns whether the parameters or the state are in this vector.
+bool is_in(const Program& program, const StateTensor& state, const Tensor& vector);
+// Returns how the shard of an op's attributes `axis` and `shard` differs from that of the parameter; "" = it does not.
+std::string shard_problem(const Program& program, const Attrs& attrs, const StateTensor& parameter);
 // matrices.cc: requires that the op applies to each matrix the update that is computed from its direction.
 void check_matrices(const OpContext& context);
 // Returns the number of dims before the rows of the matrix from element `start` on of a vector that `orthogonal` reads:

@@ -121,9 +121,10 @@ class AnyState(Folders):
     def test_another_optimizer(self):
         kept = self.at("sgd")
         prun("tests/checkpoint/kinds.lua", "--set", "optimizer=sgd", "--checkpoint", kept)
-        done = prun("tests/checkpoint/kinds.lua", "--set", "optimizer=lion", "--resume", kept, check=False)
-        self.assertEqual(done.returncode, 16)
-        self.assertIn("it has no optimizer.lion.m.", done.stderr)
+        for optimizer, missing in (("lion", "lion.m."), ("adafactor", "adafactor.")):
+            done = prun("tests/checkpoint/kinds.lua", "--set", f"optimizer={optimizer}", "--resume", kept, check=False)
+            self.assertEqual(done.returncode, 16)
+            self.assertIn(f"it has no optimizer.{missing}", done.stderr)
 
 
 class GoesOn(Folders):

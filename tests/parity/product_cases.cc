@@ -145,6 +145,7 @@ const std::vector<Row> kRows = {
      "gp",
      "optimizer=adafactor lr=0.02 clip=0.5 groups=true",
      {"dp=2 data_parallel=zero3", "dp=3 micro=2", "tp=2", "pp=2 dp=2 tp=2 data_parallel=zero3 micro=3"}},
+    {"Adafactor, convolutions", "c", "optimizer=adafactor lr=0.02", {"dp=2 data_parallel=zero3", "dp=3"}},
     {"Adafactor, tied",
      "g",
      "optimizer=adafactor lr=0.02 tied=true",

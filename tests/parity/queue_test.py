@@ -158,6 +158,11 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Tool
         for (loss, _), (expected, _) in zip(run("plans/zero3.lua", 1, "cuda", **settings), run("plans/zero3.lua", 1, "cpu", **settings)):
             self.assertAlmostEqual(loss, expected, delta=2e-2 * abs(expected))
 
+    def test_optimizers_of_matrices(self):
+        for groups in ("muon", "adafactor"):
+            self.close("tests/parity/groups.lua", 1, groups=groups)
+            self.close("tests/parity/groups.lua", 2, *nccl(), cpu=("--transport", "shm"), groups=groups, strategy="zero3")
+
     def test_staged_and_enqueued_collectives_agree(self):
         staged = self.close("plans/zero3.lua", 2, "--transport", "shm", cpu=("--transport", "shm"), **SMALL)
         any_order = {**SMALL, "reduce": "any"}

@@ -17,8 +17,9 @@ namespace {
 
 using sdk::FactoredParameter;
 
-constexpr int kThreads = 256, kPartialSums = 128;
-constexpr int kChunkRows = 8, kChunkColumns = 32;  // threads of a block that sums columns
+constexpr int kThreads = 256, kPartialSums = 1024;
+constexpr int kChunkRows = 8, kChunkColumns = 32;    // threads of a block that sums columns
+constexpr int kColumnBlocks = 512, kLeastRows = 64;  // enough blocks for a GPU, and rows that keep a block busy
 
 // A parameter's elements [begin, end), which the rank has. `grad` and `clip` may be read by all kernels.
 struct Part {
@@ -49,13 +50,17 @@ __global__ void means_of_rows(Part part, float* rows, double share) {
   }
 }
 
-__global__ void means_of_columns(Part part, float* columns, double share) {
+// Sums a slice of the rows of each matrix: block (x, y) has a chunk of a matrix's columns and slice y of its rows.
+// `slices` has the columns of all matrices once for each slice.
+__global__ void sum_columns(Part part, int64_t rows_of_slice, double* slices) {
   __shared__ double sums[kChunkRows][kChunkColumns];
   const int64_t chunks = (part.columns + kChunkColumns - 1) / kChunkColumns;
   const int x = threadIdx.x % kChunkColumns, y = threadIdx.x / kChunkColumns;
   for (int64_t i = blockIdx.x; i < part.leads * chunks; i += gridDim.x) {
     const int64_t lead = i / chunks, column = i % chunks * kChunkColumns + x;
-    const int64_t first = max(lead * part.rows, part.first_row()), last = min((lead + 1) * part.rows, part.end_row());
+    const int64_t begin = lead * part.rows + blockIdx.y * rows_of_slice;
+    const int64_t first = max(begin, part.first_row()),
+                  last = min(min(begin + rows_of_slice, (lead + 1) * part.rows), part.end_row());
     double sum = 0;
     for (int64_t row = first + y; column < part.columns && row < last; row += kChunkRows) {
       const int64_t e = row * part.columns + column;
@@ -68,9 +73,17 @@ __global__ void means_of_columns(Part part, float* columns, double share) {
     if (y == 0 && column < part.columns) {
       double all = 0;
       for (int r = 0; r < kChunkRows; ++r) all += sums[r][x];
-      columns[lead * part.columns + column] = static_cast<float>(all * share);
+      slices[(blockIdx.y * part.leads + lead) * part.columns + column] = all;
     }
     __syncthreads();
+  }
+}
+
+__global__ void means_of_columns(const double* slices, int count, int64_t columns, double share, float* means) {
+  for (int64_t i = first_item(); i < columns; i += item_stride()) {
+    double sum = 0;
+    for (int s = 0; s < count; ++s) sum += slices[s * columns + i];
+    means[i] = static_cast<float>(sum * share);
   }
 }
 
@@ -86,7 +99,8 @@ __global__ void factors_of_matrices(const float* averages, int64_t count, double
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += averages[blockIdx.x * count + i];
   sum = block_sum(sum);
-  if (threadIdx.x == 0) factors[blockIdx.x] = static_cast<float>(1 / max(sum / whole, eps1));
+  const double mean = sum / whole;
+  if (threadIdx.x == 0) factors[blockIdx.x] = static_cast<float>(1 / (mean < eps1 ? eps1 : mean));  // NaNs propagate
 }
 
 // The averages of one parameter. `rows` is null for a vector.
@@ -104,7 +118,7 @@ struct Averages {
     column = element - row * part.columns;
     const float of_column = columns[lead * part.columns + column];
     const float square = rows != nullptr ? rows[row] * factors[lead] * of_column : of_column;
-    return part.gradient(element) / sqrtf(fmaxf(square, least));
+    return part.gradient(element) / sqrtf(square < least ? least : square);  // NaNs propagate
   }
 };
 
@@ -131,17 +145,24 @@ struct Settings {
   double beta2_decay, eps2, d, count, lr_factor, weight_decay;
 };
 
-template <class T>
-__global__ void apply(Part part, Averages averages, T* param, const float* norms, Settings s,
-                      const prun_step_values* values) {
-  if (skips(part.clip)) return;
+// The factors of an update, computed once: powers and roots of f64 in every thread would take longer than the update.
+struct Rates {
+  float of_update, decay;
+};
+__global__ void compute_rates(const float* norms, Settings s, const prun_step_values* values, Rates* rates) {
   const double lr = values->learning_rate * s.lr_factor;
   const sdk::FactoredStep step = sdk::factored_step(static_cast<double>(values->update + 1), lr, s.beta2_decay);
-  const float rate = static_cast<float>(sdk::factored_rate(step, norms[0], norms[1], s.count, s.eps2, s.d)),
-              kept = static_cast<float>(lr * s.weight_decay);
+  const double rate = sdk::factored_rate(step, norms[0], norms[1], s.count, s.eps2, s.d);
+  *rates = {static_cast<float>(rate), static_cast<float>(lr * s.weight_decay)};
+}
+
+template <class T>
+__global__ void apply(Part part, Averages averages, T* param, const Rates* rates) {
+  if (skips(part.clip)) return;
+  const float rate = rates->of_update, decay = rates->decay;
   for (int64_t i = first_item(); i < part.end - part.begin; i += item_stride()) {
     const float p = widen(param[i]);
-    param[i] = narrow<T>(p - (kept * p + rate * averages.update(part, part.begin + i)));
+    param[i] = narrow<T>(p - (decay * p + rate * averages.update(part, part.begin + i)));
   }
 }
 
@@ -177,37 +198,60 @@ std::vector<T*> vectors_of(const OpView& view, size_t first, size_t count) {
   return all;
 }
 
+// The slices of rows whose columns are summed apart.
+struct Slices {
+  int64_t rows, count;
+  explicit Slices(const FactoredParameter& one) {
+    const int64_t chunks = one.leads * ((one.columns + kChunkColumns - 1) / kChunkColumns);
+    const int64_t most = std::max<int64_t>(1, std::min(kColumnBlocks / chunks, one.rows / kLeastRows));
+    rows = (one.rows + most - 1) / most;
+    count = (one.rows + rows - 1) / rows;
+  }
+};
+
+size_t workspace_of_means(const OpView& view) {
+  int64_t most = 0;
+  for (const FactoredParameter& one : sdk::factored_parameters(view))
+    most = std::max(most, Slices(one).count * one.leads * one.columns);
+  return most * sizeof(double);
+}
+
 std::unique_ptr<Kernel> make_means(const OpView& view) {
   std::vector<int64_t> counts;
   for (size_t w = 0; w < view.writes(); ++w) counts.push_back(view.write(w).count());
-  return kernel_of(
-      [all = listed_parameters(view), means = vectors_of<float>(view, 0, counts.size()), counts](cudaStream_t stream) {
-        for (size_t w = 0; w < means.size(); ++w)
-          launch(clear_vector, blocks_for(counts[w], kThreads), kThreads, 0, stream, means[w], counts[w]);
-        for (const auto& [one, part, at] : all) {
-          if (part.begin == part.end) continue;
-          if (one.is_matrix())
-            launch(means_of_rows, blocks_for(part.end_row() - part.first_row(), 1), kThreads, 0, stream, part,
-                   means[one.row_in] + one.row_at, 1 / static_cast<double>(one.whole_columns));
-          const int64_t chunks = (one.columns + kChunkColumns - 1) / kChunkColumns;
-          launch(means_of_columns, blocks_for(one.leads * chunks, 1), kThreads, 0, stream, part,
-                 means[one.column_in] + one.column_at, one.is_matrix() ? 1 / static_cast<double>(one.whole_rows) : 1.0);
-        }
-      });
+  return kernel_of([all = listed_parameters(view), means = vectors_of<float>(view, 0, counts.size()), counts,
+                    scratch = scratch(view, workspace_of_means(view))](cudaStream_t stream) {
+    for (size_t w = 0; w < means.size(); ++w)
+      launch(clear_vector, blocks_for(counts[w], kThreads), kThreads, 0, stream, means[w], counts[w]);
+    for (const auto& [one, part, at] : all) {
+      if (part.begin == part.end) continue;
+      if (one.is_matrix())
+        launch(means_of_rows, blocks_for(part.end_row() - part.first_row(), 1), kThreads, 0, stream, part,
+               means[one.row_in] + one.row_at, 1 / static_cast<double>(one.whole_columns));
+      const Slices slices(one);
+      const int64_t chunks = (one.columns + kChunkColumns - 1) / kChunkColumns, columns = one.leads * one.columns;
+      auto* sums = static_cast<double*>(scratch.data);
+      launch(sum_columns, dim3(blocks_for(one.leads * chunks, 1), static_cast<unsigned>(slices.count)), kThreads, 0,
+             stream, part, slices.rows, sums);
+      launch(means_of_columns, blocks_for(columns, kThreads), kThreads, 0, stream, sums, static_cast<int>(slices.count),
+             columns, one.is_matrix() ? 1 / static_cast<double>(one.whole_rows) : 1.0,
+             means[one.column_in] + one.column_at);
+    }
+  });
 }
 
-// Scratch of one parameter at a time: partial sums of norms, then the factors of its matrices.
+// Scratch of one parameter at a time: partial sums of norms, the rates, then the factors of its matrices.
 constexpr size_t kPartialBytes = 2 * kPartialSums * sizeof(double);
 size_t workspace_of(const OpView& view) {
   int64_t leads = 0;
   for (const FactoredParameter& one : sdk::factored_parameters(view)) leads = std::max(leads, one.leads);
-  return kPartialBytes + leads * sizeof(float);
+  return kPartialBytes + sizeof(Rates) + leads * sizeof(float);
 }
 
 // Launches the sums that the averages of a parameter need.
 Averages averages_of(const FactoredParameter& one, const float* rows, const float* columns, double eps1,
                      const Scratch& scratch, cudaStream_t stream) {
-  auto* factors = reinterpret_cast<float*>(static_cast<char*>(scratch.data) + kPartialBytes);
+  auto* factors = reinterpret_cast<float*>(static_cast<char*>(scratch.data) + kPartialBytes + sizeof(Rates));
   const Averages averages{rows, columns, factors, std::max(FLT_MIN, static_cast<float>(eps1 * eps1))};
   if (rows == nullptr) return averages;
   const bool by_rows = one.has_all_rows();
@@ -271,8 +315,9 @@ std::unique_ptr<Kernel> make_adafactor_of(const OpView& view) {
       for (const sdk::UpdateRange& range : ranges)
         if (range.begin <= at && at < range.end) s.lr_factor = range.lr_factor, s.weight_decay = range.weight_decay;
       s.count = static_cast<double>(one.whole_count);
-      launch(apply<T>, blocks_for(part.end - part.begin, kThreads), kThreads, 0, stream, part, of, param + at,
-             norms[one.norm_in] + one.norm_at, s, values);
+      auto* rates = reinterpret_cast<Rates*>(static_cast<char*>(scratch.data) + kPartialBytes);
+      launch(compute_rates, 1, 1, 0, stream, norms[one.norm_in] + one.norm_at, s, values, rates);
+      launch(apply<T>, blocks_for(part.end - part.begin, kThreads), kThreads, 0, stream, part, of, param + at, rates);
     }
   });
 }
@@ -284,7 +329,7 @@ std::unique_ptr<Kernel> make_adafactor(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return make_adafactor_of<T>(view); });
 }
 
-const KernelFamily kFamily = {{"factor_means", make_means},
+const KernelFamily kFamily = {{"factor_means", make_means, workspace_of_means},
                               {"factor_norms", make_norms, workspace_of},
                               {"adafactor", make_adafactor, workspace_of}};
 
