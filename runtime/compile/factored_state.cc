@@ -8,8 +8,8 @@
 
 #include "compile/ir_build.h"
 #include "compile/matrix_split.h"
+#include "ir/factored.h"
 #include "ir/split_axes.h"
-#include "prun/sdk/factored_updates.h"
 
 namespace prun {
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "ir/factored.h"
 #include "ir/ops/rules.h"
-#include "prun/sdk/factored_updates.h"
 
 namespace prun {
 namespace {
@@ -157,17 +157,6 @@ std::string applied_problem(const Types& reads, const Types& writes) {
   return problem;
 }
 
-struct OperandCounts {
-  size_t reads, writes;
-};
-
-// Returns the operands of one of Adafactor's ops without clip; `means`, `norms`: numbers of vectors.
-OperandCounts factored_counts(const OpDef& op, size_t means, size_t norms) {
-  if (&op == &ops::factor_means) return {2, means};
-  if (&op == &ops::factor_norms) return {2 + 2 * means, means + norms};
-  return {2 + means + norms, 1};
-}
-
 // Returns whether the vectors have the parameter's means and norms; `norms` is null if the op has none.
 bool holds(const sdk::FactoredParameter& parameter, const TensorType* means, const TensorType* norms) {
   const auto fits = [](const TensorType* vectors, int64_t vector, int64_t start, int64_t count) {
@@ -184,9 +173,9 @@ bool holds(const sdk::FactoredParameter& parameter, const TensorType* means, con
 // Operands: grad, param, then the vectors to which the lists of prun/sdk/factored_updates.h refer, and clip?.
 std::string factored_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
   const std::vector<sdk::FactoredParameter> parameters = sdk::factored_parameters(attrs);
-  const auto [means, norms] = sdk::factored_operands(parameters);
+  const int64_t means = sdk::factored_operands(parameters).means;
   const bool clips = attrs.integer("clipped") != 0;
-  OperandCounts due = factored_counts(op, means, norms);
+  OperandCounts due = factored_counts(op, parameters);
   if (clips) ++due.reads;
   if (reads.size() != due.reads || writes.size() != due.writes || parameters.empty())
     return fmt::format("it reads {} and writes {} tensors, and its lists of {} parameters need {} and {}", reads.size(),

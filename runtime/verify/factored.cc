@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/text.h"
+#include "ir/factored.h"
 #include "ir/ops.h"
 #include "ir/split_axes.h"
-#include "prun/sdk/factored_updates.h"
 #include "verify/values.h"
 
 namespace prun::verify {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "ir/factored.h"
 #include "ir/ops.h"
-#include "prun/sdk/factored_updates.h"
 #include "verify/placement_rules.h"
 #include "verify/values.h"
 
