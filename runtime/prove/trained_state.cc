@@ -52,6 +52,62 @@ void each_init(const Program& program, const F& f) {
       if (op.is(ops::init_params)) f(op);
 }
 
+// Returns the keys of the program's parameters by name.
+std::map<std::string, int64_t> keys_of(const Program& program) {
+  std::map<std::string, int64_t> keys;
+  each_init(program, [&](const Op& init) {
+    const std::vector<int64_t> starts = init.attrs.integers("starts"), of = init.attrs.integers("keys");
+    for (const StateTensor& state : program.state)
+      for (size_t i = 0; i < starts.size(); i++)
+        if (state.tensor == init.writes[0] && state.begin == starts[i]) keys[state.name] = of[i];
+  });
+  return keys;
+}
+
+// Calls f(state, name of the kind, key of the parameter) for optimizer state.
+template <class F>
+void each_moment(const Program& program, const F& f) {
+  const std::string_view prefix = kOptimizerState;
+  for (const auto& [parameter, key] : keys_of(program))
+    for (const StateTensor& state : program.state) {
+      const std::string_view name = state.name;
+      if (name.starts_with(prefix) && name.ends_with("." + parameter))
+        f(state, name.substr(prefix.size(), name.size() - prefix.size() - parameter.size() - 1), key);
+    }
+}
+
+// Calls f(index in the whole tensor, element of the rank's tensor) for the elements of a box.
+template <class F>
+void each_element(const Box& box, const Shape& whole, const F& f) {
+  for (int64_t i = 0; i < box.elements(); i++) {
+    int64_t rest = i, stride = 1, index = 0, here = box.first;
+    for (size_t d = whole.size(); d-- > 0;) {
+      index += (box.offset[d] + rest % box.shape[d]) * stride;
+      here += rest % box.shape[d] * box.strides[d];
+      rest /= box.shape[d], stride *= whole[d];
+    }
+    f(index, here);
+  }
+}
+
+std::vector<HeldState> held_moments(const Job& job, const VirtualRun& run, const StateKind& kind) {
+  std::vector<HeldState> all;
+  for (int rank = 0; rank < std::ssize(job.class_of_rank); rank++) {
+    const Program& program = job.program(rank);
+    each_moment(program, [&](const StateTensor& state, std::string_view name, int64_t key) {
+      if (name != kind.name) return;
+      HeldState held{rank, state.name, state.tensor, {}};
+      const std::byte* bytes = bytes_of(program, run.persistent[rank], state.tensor);
+      for (const Box& box : held_boxes(program, state, rank))
+        each_element(box, state.shape, [&](int64_t whole, int64_t here) {
+          held.elements.push_back({key, whole, load_element(program.tensors[state.tensor].dtype, bytes, here)});
+        });
+      all.push_back(std::move(held));
+    });
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<StateKind> state_kinds(const Job& job) {
@@ -70,6 +126,11 @@ std::vector<StateKind> state_kinds(const Job& job) {
           kinds.push_back({slot, slot, slot});
       }
     });
+  for (const Program& program : job.classes)
+    each_moment(program, [&](const StateTensor&, std::string_view name, int64_t) {
+      if (std::ranges::none_of(kinds, [&](const StateKind& k) { return k.name == name; }))
+        kinds.push_back({std::string(name), "", ""});
+    });
   kinds.push_back({std::string(kParameters), "params", "shard"});
   return kinds;
 }
@@ -87,6 +148,7 @@ std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind
 }
 
 std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const StateKind& kind) {
+  if (kind.suffix_whole.empty()) return held_moments(job, run, kind);
   std::vector<HeldState> all;
   for (int rank = 0; rank < std::ssize(job.class_of_rank); rank++) {
     const Program& program = job.program(rank);

@@ -2,7 +2,8 @@
 // whichever rank holds them.
 //
 // The init body determines the location of a parameter: its init_params lists the parts of each unit's flat vector;
-// gradients and optimizer state have the same layout.
+// gradients and optimizer state have the same layout. State of another layout, such as the means of rows that Adafactor
+// keeps, is found by Program::state.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -19,7 +20,7 @@ inline constexpr std::string_view kParameters = "parameters", kGradients = "grad
 
 struct StateKind {
   std::string name;                        // kParameters, kGradients, or a name of optimizer state: "adamw.m"
-  std::string suffix_whole, suffix_shard;  // of place.cc's tensors "block0.params", "block0.shard"
+  std::string suffix_whole, suffix_shard;  // of place.cc's tensors "block0.params", "block0.shard"; "" = another layout
 };
 
 // Returns the kinds that the programs hold, gradients first, in the order in which a step computes them.
@@ -31,7 +32,7 @@ struct HeldState {
   std::string unit;
   TensorId tensor;
   struct Element {
-    int64_t key, whole;  // parameter, and index of the element in it
+    int64_t key, whole;  // parameter, and index of the element in its whole state
     double value;
   };
   std::vector<Element> elements;

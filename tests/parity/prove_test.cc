@@ -117,6 +117,20 @@ TEST(Prove, FrozenWeightsThatChangeDiffer) {
   EXPECT_EQ(proof.verdict, Proof::Verdict::differs) << proof.text;
 }
 
+TEST(Prove, AveragesOfSquaresAreCompared) {
+  const Settings settings = {
+      {"optimizer", "adafactor"}, {"lr", "0.02"}, {"dp", "2"}, {"tp", "2"}, {"data_parallel", "zero3"}};
+  EXPECT_EQ(proof_of("tests/parity/product.lua", 4, settings).verdict, Proof::Verdict::equal);
+  const Proof proof = proof_of("tests/parity/product.lua", 4, settings, [](Job& job) {
+    for (Program& program : job.classes)
+      for (Stream& stream : program.step().streams)
+        for (Op& op : stream.ops)
+          if (op.is(ops::factor_norms)) op.attrs.set("beta2_decay", -0.1);
+  });
+  EXPECT_EQ(proof.verdict, Proof::Verdict::differs);
+  EXPECT_NE(proof.text.find("first:      adafactor.variance of '"), std::string::npos) << proof.text;
+}
+
 TEST(Prove, AdaptersEqualOneRankAndOtherScalesDiffer) {
   Settings settings = {{"lora", "*.qkv|*.proj|*.down"}, {"train", "head*"}, {"lr", "0.5"}};
   settings.insert({{"dp", "2"}, {"tp", "2"}, {"data_parallel", "zero3"}});
