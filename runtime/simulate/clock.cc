@@ -50,7 +50,7 @@ Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace
     bodies_.push_back(&job.program(rank).step());
     Actor& actor = actors_.emplace_back();
     for (const Stream& stream : bodies_.back()->streams) actor.ends.emplace_back(stream.ops.size(), 0.0);
-    actor.ended = ended_with(*bodies_.back(), Order(*bodies_.back()));
+    actor.ended = ended_with(*bodies_.back());
     for (const int ops : actor.ended) left_ += ops;
   }
   usage_.resize(actors_.size());

@@ -83,7 +83,7 @@ TEST(Order, EdgesToTheStepBeforeAreSatisfied) {
 // No op of its own step waits for the last op of stream 1; op 1 of stream 0 waits for it in the next step.
 TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
   const Body body = body_of({{{}, {{1, 1, 1}}, {{1, 0, 0}}}, {{{0, 2, 1}}, {{0, 0, 0}}}});
-  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  const Table<StreamId, int> ended = ended_with(body);
   EXPECT_EQ(ended[0], 3);
   EXPECT_EQ(ended[1], 1);
   EXPECT_TRUE(goes_on(body));
