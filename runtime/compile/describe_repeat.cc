@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -111,13 +112,14 @@ class Description {
     std::vector<int> slots(program_.pools.size(), 1), step(program_.pools.size(), -1);
     for (const Buffer& buffer : program_.buffers)
       if (buffer.pool >= 0) slots[buffer.pool] = std::max(slots[buffer.pool], buffer.slot + 1);
-    std::map<std::pair<int, int>, int> slot_of;  // ring and microbatch
+    std::map<std::pair<int, int>, int> slot_of;  // ring in a pool, and microbatch
     for (const Repeat::Member& member : repeat_.members)
-      slot_of[{member.ring, member.microbatch}] = program_.buffers[member.buffer].slot;
+      if (repeat_.rings[member.ring].pool >= 0)
+        slot_of[{member.ring, member.microbatch}] = program_.buffers[member.buffer].slot;
     for (const auto& [at, slot] : slot_of) {
-      Repeat::Ring& ring = repeat_.rings[at.first];
+      const Repeat::Ring& ring = repeat_.rings[at.first];
       const auto next = slot_of.find({at.first, at.second + 1});
-      if (ring.pool < 0 || next == slot_of.end()) continue;
+      if (next == slot_of.end()) continue;
       const int all = slots[ring.pool], by = (next->second - slot + all) % all;
       if (step[ring.pool] >= 0 && step[ring.pool] != by)
         throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
@@ -125,7 +127,6 @@ class Description {
     }
     for (const auto& [at, slot] : slot_of) {
       Repeat::Ring& ring = repeat_.rings[at.first];
-      if (ring.pool < 0) continue;
       const int all = slots[ring.pool], by = std::max(step[ring.pool], 0);
       const int start = (slot + all - by * at.second % all) % all;
       if (ring.slots > 1 && ring.start != start) throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
@@ -167,21 +168,25 @@ class Description {
 
   void find_growths() {
     std::map<std::pair<Same, std::string>, int64_t> grows;
+    std::set<const OpDef*> growing;
     for (const StreamId stream : body_.streams.ids()) {
       const auto [first, count] = repeat_.ops[stream];
       const std::vector<Op>& ops = body_.streams[stream].ops;
-      for (int i = first; i < first + count; ++i)
+      for (int i = first; i < first + count; ++i) {
+        if (ops[i].attrs == ops[i - count].attrs) continue;
         for (const auto& [name, value] : ops[i].attrs.values()) {
           const auto* now = std::get_if<int64_t>(&value);
           const int64_t before = now ? ops[i - count].attrs.integer(name, *now) : 0;
-          if (now && *now != before) grows[{same(stream, ops[i]), name}] = (*now - before) / repeat_.microbatches;
+          if (now == nullptr || *now == before) continue;
+          grows[{same(stream, ops[i]), name}] = (*now - before) / repeat_.microbatches;
+          growing.insert(ops[i].def);
         }
+      }
     }
-    if (grows.empty()) return;
     for (const StreamId stream : body_.streams.ids()) {
       const std::vector<Op>& ops = body_.streams[stream].ops;
       for (int i = repeat_.ops[stream].first; i < std::ssize(ops); ++i) {
-        if (ops[i].microbatch < 0) continue;
+        if (ops[i].microbatch < 0 || !growing.contains(ops[i].def)) continue;
         for (const auto& [name, value] : ops[i].attrs.values())
           if (const auto found = grows.find({same(stream, ops[i]), name}); found != grows.end())
             repeat_.growths.push_back({stream, i, name, found->second});
