@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ir/ops.h"
+#include "ir/per_kind.h"
 
 namespace prun {
 namespace {
@@ -54,15 +55,19 @@ double wire_bytes(const Program& program, const Op& op) {
 
 double model_flops(const Program& program) {
   double flops = 0;
-  each_model_op(program, [&](const Op& op) { flops += op_cost(program, op).model; });
+  PerKind<double> known(program);
+  each_model_op(program, [&](const Op& op) { flops += known.of(op, [&] { return op_cost(program, op).model; }); });
   return flops;
 }
 
 double replicated_flops(const Program& program) {
   double flops = 0;
+  PerKind<double> known(program);
   each_model_op(program, [&](const Op& op) {
-    if (const int64_t replicas = op.attrs.integer("replicas", 1); replicas > 1)
-      flops += op_cost(program, op).model * static_cast<double>(replicas - 1);
+    flops += known.of(op, [&] {
+      const int64_t replicas = op.attrs.integer("replicas", 1);
+      return replicas > 1 ? op_cost(program, op).model * static_cast<double>(replicas - 1) : 0;
+    });
   });
   return flops;
 }

@@ -48,7 +48,7 @@ Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace
   for (const int rank : colours.first) {
     walked_.classes.emplace_back().mesh = job.classes.front().mesh;
     bodies_.push_back(&job.program(rank).step());
-    Actor& actor = actors_.emplace_back();
+    Actor& actor = actors_.emplace_back(job.program(rank));
     for (const Stream& stream : bodies_.back()->streams) actor.ends.emplace_back(stream.ops.size(), 0.0);
     actor.ended = ended_with(*bodies_.back());
     for (const int ops : actor.ended) left_ += ops;
@@ -270,10 +270,14 @@ void Clock::run(StreamCursor at) {
     return begin(task, static_cast<double>(program(at).tensors[op.reads[0]].bytes()) / kHostBytesPerSecond);
   }
   if (op.offers()) return begin(task, 0);
-  const OpTime time = op_time(device(at), program(at), op);
+  Usage& usage = usage_[at.actor];
+  const ComputeCost& cost = actors_[at.actor].costs.of(op, [&] {
+    return ComputeCost{op_time(device(at), program(at), op), &usage.op_seconds[op.def->name]};
+  });
+  const OpTime& time = cost.time;
   task.bound = time.bound;
-  usage_[at.actor].flops += time.flops;
-  usage_[at.actor].op_seconds[op.def->name] += time.seconds;
+  usage.flops += time.flops;
+  *cost.sum += time.seconds;
   if (time.seconds <= 0) return begin(task, 0);
   const double slowness = slowness_.empty() ? 1 : slowness_[at.actor];
   begin(task, slowness * time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));

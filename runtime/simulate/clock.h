@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ir/per_kind.h"
 #include "ir/walk.h"
 #include "simulate/op_cost.h"
 #include "simulate/rank_colours.h"
@@ -86,7 +87,13 @@ class Clock : private WalkPolicy {
     int task, version;
     bool operator>(const Event& other) const { return std::tie(end, task) > std::tie(other.end, other.task); }
   };
+  struct ComputeCost {
+    OpTime time;
+    double* sum = nullptr;  // Usage::op_seconds of the op
+  };
   struct Actor {
+    explicit Actor(const Program& program) : costs(program) {}
+    PerKind<ComputeCost> costs;
     std::vector<int> running;  // tasks
     std::array<int, kLevels> out = {}, in = {};
     int computing = 0, copying = 0;
