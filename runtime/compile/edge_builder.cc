@@ -12,6 +12,8 @@
 namespace prun {
 namespace {
 
+constexpr size_t kUsualAccesses = 4;  // most buffers have a writer and a few readers
+
 bool is_in_mesh(const Mesh& mesh, const std::string& axis) { return axis == kWorld || mesh.has(axis); }
 
 // Returns whether the op is a collective over a group of one rank. A malformed collective is not simplified, so that
@@ -71,6 +73,7 @@ void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
     std::erase_if(accesses, [&](const Access& a) {
       return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end;
     });
+  if (accesses.empty()) accesses.reserve(kUsualAccesses);
   accesses.push_back({at, begin, end, write});
 }
 

@@ -52,6 +52,12 @@ class StepBuilder {
 
   // lower.cc: lowers a node of the graph to ops
   void lower(const Node& node, const ScheduleStep& step);
+  // Attributes of the ops of a node. `of_node` keeps the map alive whose address is the key.
+  struct OpAttrs {
+    Attrs of_node, of_op;
+    std::string axis;  // of a communication
+  };
+  const OpAttrs& attrs_of(const Node& node, bool communicates);
   void lower_ring(const Node& node, const ScheduleStep& step);
   void lower_by_phase(const Node& node, const ScheduleStep& step);
   TensorId operand(ValueId input, const Node& node, const ScheduleStep& step);
@@ -79,6 +85,7 @@ class StepBuilder {
   StageTransfers transfers_;
   std::set<std::pair<const Node*, int>> gathered_again_;                             // forward node, microbatch
   std::map<std::pair<const Node*, Half>, std::vector<const Node*>> gathers_before_;  // by backward node
+  std::map<std::pair<const Attrs::Values*, bool>, OpAttrs> attrs_;                   // by attributes; communicates
   const std::vector<LossTerm> terms_;
   std::map<TensorId, std::vector<TensorId>> aliases_;  // by the first tensor of a buffer: it and its reshapes
   std::map<TensorId, TensorId> first_alias_;
