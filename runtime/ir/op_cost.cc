@@ -62,12 +62,9 @@ double model_flops(const Program& program) {
 
 double replicated_flops(const Program& program) {
   double flops = 0;
-  PerKind<double> known(program);
   each_model_op(program, [&](const Op& op) {
-    flops += known.of(op, [&] {
-      const int64_t replicas = op.attrs.integer("replicas", 1);
-      return replicas > 1 ? op_cost(program, op).model * static_cast<double>(replicas - 1) : 0;
-    });
+    if (const int64_t replicas = op.attrs.integer("replicas", 1); replicas > 1)
+      flops += op_cost(program, op).model * static_cast<double>(replicas - 1);
   });
   return flops;
 }

@@ -16,7 +16,7 @@ namespace prun {
 class CostKind {
  public:
   explicit CostKind(const Program& program) : program_(&program) {}
-  size_t hash(const Op& op) const;
+  size_t hash(const Op& op) const;  // of some of these, because most operands follow from the first
   bool equal(const Op& a, const Op& b) const;
 
  private:
