@@ -41,6 +41,7 @@ class BufferLives {
 
  private:
   int ops_on(StreamId stream) const;
+  void find_successors();
   int dead_from(const Life& life, StreamId stream) const;
   int ended_before(const Life& life) const;
   void find_instants(Life& life) const;
@@ -49,6 +50,8 @@ class BufferLives {
   Order order_;
   Table<BufferId, Life> lives_;
   Table<StreamId, std::vector<int>> positions_;  // position of each op in the order's sequence
+  // By stream, other stream and op of the first: index of the first op of the other that begins after that op has ended.
+  Table<StreamId, Table<StreamId, std::vector<int>>> successor_;
 };
 
 }  // namespace prun
