@@ -122,14 +122,19 @@ class FramePacker {
     // The listed microbatches must show every reuse of a frame at least twice.
     if (frames_.slots > std::max(ring.members - 2, 1) || !apart(ring, ring, 0)) return false;
     std::optional<Frames::Part> best;
+    int64_t highest = most - ring.bytes;  // offset
     for (const int shift : shifts()) {
-      const int64_t at = lowest(ring, shift);
-      if (at + ring.bytes <= most && (!best || at < best->at)) best = {&ring, shift, at};
-      if (best && best->at == 0) break;
+      const std::optional<int64_t> at = lowest(ring, shift, highest);
+      if (!at) continue;
+      best = {&ring, shift, *at};
+      highest = *at - 1;
+      if (*at == 0) break;
     }
     if (!best) return false;
     frames_.bytes = std::max(frames_.bytes, best->at + ring.bytes);
     frames_.parts.push_back(*best);
+    const auto later = [](int64_t at, const Frames::Part& part) { return at < part.at; };
+    by_offset_.insert(std::upper_bound(by_offset_.begin(), by_offset_.end(), best->at, later), *best);
     return true;
   }
 
@@ -144,17 +149,16 @@ class FramePacker {
     return all;
   }
 
-  int64_t lowest(const RingLives& ring, int shift) const {
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (const Frames::Part& part : frames_.parts)
-      if (!apart(ring, *part.ring, shift - part.shift)) taken.emplace_back(part.at, part.at + part.ring->bytes);
-    std::sort(taken.begin(), taken.end());
+  // Returns the lowest free offset up to `highest`. Only parts that overlap the ring at the offset reached so far are
+  // compared with it.
+  std::optional<int64_t> lowest(const RingLives& ring, int shift, int64_t highest) const {
     int64_t at = 0;
-    for (const auto& [begin, end] : taken) {
-      if (begin >= at + ring.bytes) break;
-      at = std::max(at, end);
+    for (const Frames::Part& part : by_offset_) {
+      if (at > highest || part.at >= at + ring.bytes) break;
+      const int64_t end = part.at + part.ring->bytes;
+      if (end > at && !apart(ring, *part.ring, shift - part.shift)) at = end;
     }
-    return at;
+    return at <= highest ? std::optional(at) : std::nullopt;
   }
 
   // Returns whether no two buffers of two rings in the same frame interfere.
@@ -164,6 +168,7 @@ class FramePacker {
 
   RingConflicts& conflicts_;
   Frames frames_;
+  std::vector<Frames::Part> by_offset_;  // the same parts
 };
 
 // Packs each ring into the first frames that it can rotate through; nullopt = one fits none.
