@@ -87,6 +87,17 @@ int BufferLives::ended_before(const Life& life) const {
   return ended;
 }
 
+void BufferLives::find_core(Life& life) const {
+  int first = ops_on(0), last = -1;
+  for (const StreamLife& on : life.streams) {
+    const bool computes = on.stream == 0;
+    first = std::min(first, computes ? on.first : successor_[on.stream][0][on.first]);
+    last = std::max(last, computes ? on.last : order_.ended_before({on.stream, on.last}, 0) - 1);
+  }
+  life.core_first = 2 * first + 1;
+  life.core_last = 2 * last + 1;
+}
+
 void BufferLives::find_instants(Life& life) const {
   if (life.computes_only()) {
     life.first = 2 * life.streams.front().first + 1;
@@ -95,6 +106,7 @@ void BufferLives::find_instants(Life& life) const {
   }
   life.first = 2 * ended_before(life);
   life.last = 2 * dead_from(life, 0);
+  find_core(life);
   life.first_position = INT_MAX;
   for (const StreamLife& on : life.streams)
     life.first_position = std::min(life.first_position, positions_[on.stream][on.first]);
