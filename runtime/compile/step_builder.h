@@ -35,8 +35,9 @@ class StepBuilder {
 
   // alternate.cc: emits the ops of a slot, or of two that run at once.
   struct Piece {
-    std::function<void()> emit;
-    const Node* node = nullptr;  // the node that it lowers
+    std::function<void()> emit;          // empty: lowers `node` in `step`
+    const Node* node = nullptr;          // the node that it lowers; null = none
+    const ScheduleStep* step = nullptr;  // of `node`
   };
   void emit(const std::vector<int>& turns);
   std::vector<Piece> pieces_of(int turn);
@@ -83,7 +84,7 @@ class StepBuilder {
   GatheredParameters gathered_;
   GradientBuckets gradients_;
   StageTransfers transfers_;
-  std::set<std::pair<const Node*, int>> gathered_again_;                             // forward node, microbatch
+  std::map<const Node*, std::vector<bool>> gathered_again_;                          // by forward node and microbatch
   std::map<std::pair<const Node*, Half>, std::vector<const Node*>> gathers_before_;  // by backward node
   std::map<std::pair<const Attrs::Values*, bool>, OpAttrs> attrs_;                   // by attributes; communicates
   const std::vector<LossTerm> terms_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -68,6 +69,7 @@ class Clock : private WalkPolicy {
 
  private:
   enum class Kind : uint8_t { compute, copy, collective, message };
+  using Members = std::span<const StreamCursor>;
   struct Task {
     std::vector<StreamCursor> at;
     Kind kind = Kind::compute;
@@ -114,7 +116,8 @@ class Clock : private WalkPolicy {
 
   const Program& program(StreamCursor at) const;
   const DeviceModel& device(StreamCursor at) const;
-  void begin(Task task, double seconds);
+  // Begins the task on the streams of `members`.
+  void begin(Task task, Members members, double seconds);
   void join_task(int task, StreamCursor at);
   void leave(int task);
   void account(Actor& actor, Usage& usage) const;
@@ -127,11 +130,11 @@ class Clock : private WalkPolicy {
   bool awaits_left_over(const LeftOver& over) const;
   void begin_left_over();
   bool awaits_step_before(StreamCursor at) const;
-  bool put_off(const std::vector<StreamCursor>& members);
+  bool put_off(Members members);
   void take_up();
   void end_step();
   double wake_time(StreamCursor at) const;
-  void collective(const std::vector<StreamCursor>& members);
+  void collective(Members members);
   void finish(StreamCursor at, double began);
 
   const Job& job_;
@@ -147,7 +150,8 @@ class Clock : private WalkPolicy {
   std::vector<std::vector<OpSpan>> spans_;
   std::vector<Task> tasks_;
   std::vector<std::pair<StreamCursor, double>> instant_;  // ops that ended at the instant of their begin
-  std::vector<int> touched_;
+  std::vector<int> touched_;   // actors
+  std::vector<int> settling_;  // scratch of settle
   std::map<int, std::deque<int>> messages_;  // by channel: tasks without a receiver yet
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
