@@ -91,7 +91,7 @@ int EdgeBuilder::last_writer(StreamId stream, TensorId tensor) {
   return latest[stream];
 }
 
-OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
+OpRef EdgeBuilder::append(StreamId stream, Op&& op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   Clock latest;  // per stream: the last op that must have completed
@@ -124,7 +124,7 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   return at;
 }
 
-void EdgeBuilder::communicate(const std::string& stream, Op op) {
+void EdgeBuilder::communicate(const std::string& stream, Op&& op) {
   if (is_alone(program_, op)) return copy_alone(op);
   append(this->stream(stream), std::move(op));
 }

@@ -48,7 +48,7 @@ Op OpEmitter::op(const OpDef& def, TensorId read, TensorId write, const HookActi
   return op;
 }
 
-void OpEmitter::communicate(const std::string& stream, Op op) {
+void OpEmitter::communicate(const std::string& stream, Op&& op) {
   op.lane = lanes_.at(stream);
   EdgeBuilder::communicate(stream, std::move(op));
 }

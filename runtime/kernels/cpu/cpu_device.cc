@@ -77,9 +77,11 @@ class CpuDevice final : public Device {
   std::string numerics() const override { return "cpu: " + gemm_library(); }
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
+    const KernelEntry* found = find_kernel(op);
+    if (found == nullptr || found->workspace == nullptr || !supports(op, program)) return 0;
     RankMemory memory;
     memory.program = &program;
-    return supports(op, program) ? cpu_workspace_bytes(memory, op, threads) : 0;
+    return cpu_workspace_bytes(memory, op, threads);
   }
 
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
