@@ -55,7 +55,8 @@ class BufferLives {
   Order order_;
   Table<BufferId, Life> lives_;
   Table<StreamId, std::vector<int>> positions_;  // position of each op in the order's sequence
-  // By stream, other stream and op of the first: index of the first op of the other that begins after that op has ended.
+  // By stream, other stream and op of the first: index of the first op of the other that begins after that op has
+  // ended.
   Table<StreamId, Table<StreamId, std::vector<int>>> successor_;
 };
 

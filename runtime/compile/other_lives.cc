@@ -1,3 +1,4 @@
+// An item is in each bucket that its interval covers, and a query takes it from the first bucket that both cover.
 #include "compile/other_lives.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Kinds are compared by the types of operands, because ops of two microbatches have different tensors.
 #include "ir/per_kind.h"
 
 #include <cstdint>

@@ -150,9 +150,9 @@ class Clock : private WalkPolicy {
   std::vector<std::vector<OpSpan>> spans_;
   std::vector<Task> tasks_;
   std::vector<std::pair<StreamCursor, double>> instant_;  // ops that ended at the instant of their begin
-  std::vector<int> touched_;   // actors
-  std::vector<int> settling_;  // scratch of settle
-  std::map<int, std::deque<int>> messages_;  // by channel: tasks without a receiver yet
+  std::vector<int> touched_;                              // actors
+  std::vector<int> settling_;                             // scratch of settle
+  std::map<int, std::deque<int>> messages_;               // by channel: tasks without a receiver yet
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<LeftOver> left_before_;               // carried over from the previous step, not yet begun
