@@ -48,8 +48,6 @@ struct RingKeyHash {
   }
 };
 
-uint64_t pair_key(int first, int second) { return static_cast<uint64_t>(first) << 32U | static_cast<uint32_t>(second); }
-
 class Description {
  public:
   Description(Program& program, Body& body) : program_(program), body_(body), repeat_(body.repeat) {}
@@ -86,24 +84,27 @@ class Description {
 
   void find_rings() {
     std::unordered_map<RingKey, int, RingKeyHash> groups;
-    std::unordered_map<uint64_t, int> alike;  // by group and microbatch: buffers so far
-    std::unordered_map<uint64_t, int> rings;  // by group and number among the alike buffers of a microbatch
+    std::vector<std::vector<int>> alike;  // by group and microbatch: buffers so far
+    std::vector<std::vector<int>> rings;  // by group and number among the alike buffers of a microbatch
     ring_.assign(program_.buffers.size(), -1);
     for (const BufferId id : program_.buffers.ids()) {
       const int microbatch = of_buffer_[id];
       if (microbatch < 0) continue;
       const Buffer& buffer = program_.buffers[id];
       const RingKey key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool};
-      const int group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;
-      const int number = alike[pair_key(group, microbatch)]++;
-      const auto [ring, fresh] = rings.try_emplace(pair_key(group, number), static_cast<int>(repeat_.rings.size()));
-      if (fresh) {
+      const auto group = static_cast<size_t>(groups.try_emplace(key, static_cast<int>(groups.size())).first->second);
+      if (group == alike.size()) alike.emplace_back(), rings.emplace_back();
+      std::vector<int>&of_microbatch = alike[group], &of_number = rings[group];
+      of_microbatch.resize(std::max(of_microbatch.size(), static_cast<size_t>(microbatch) + 1), 0);
+      const int number = of_microbatch[microbatch]++;
+      if (number == std::ssize(of_number)) {
+        of_number.push_back(static_cast<int>(repeat_.rings.size()));
         repeat_.rings.emplace_back();
         repeat_.rings.back().bytes = buffer.bytes;
         repeat_.rings.back().pool = buffer.pool;
       }
-      ring_[id] = ring->second;
-      repeat_.members.push_back({id, ring->second, microbatch});
+      ring_[id] = of_number[number];
+      repeat_.members.push_back({id, of_number[number], microbatch});
     }
   }
 

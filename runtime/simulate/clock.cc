@@ -402,9 +402,8 @@ void Clock::settle() {
     settling_.insert(settling_.end(), actors_[id].running.begin(), actors_[id].running.end());
   }
   touched_.clear();
-  std::ranges::sort(settling_);
-  const auto twice = std::ranges::unique(settling_);
-  settling_.erase(twice.begin(), twice.end());
+  std::sort(settling_.begin(), settling_.end());
+  settling_.erase(std::unique(settling_.begin(), settling_.end()), settling_.end());
   for (const int id : settling_) {
     Task& task = tasks_[id];
     const double rate = rate_of(task);
