@@ -19,10 +19,12 @@ local chunk_of = { name = "chunk", kind = "integer", default = 0, signed = true,
 
 -- Returns a recorder of one rank's slots; it rejects orders that no order of the other ranks could make valid.
 local function recorder(name, micro, chunks, site)
-  local turns, done, words = {}, {}, {}
+  local turns, words = {}, {}
+  local done = { forward = {}, backward = {}, backward_input = {}, backward_weight = {} }  -- by key
+  local function key_of(microbatch, chunk) return microbatch * chunks + chunk end
   local function refuse(text, ...) host.fail(("the schedule %s: " .. text):format(name, ...)) end
   local function need(kind, microbatch, chunk)
-    if not done[kind .. microbatch .. "/" .. chunk] then
+    if not done[kind][key_of(microbatch, chunk)] then
       refuse("%s of microbatch %d, chunk %d, comes before its %s", turns.now, microbatch, chunk, kind)
     end
   end
@@ -33,8 +35,8 @@ local function recorder(name, micro, chunks, site)
     local forward = kind == "forward"
     local other = forward and chunk - 1 or chunk + 1
     if turned or kind == "backward_weight" or other < 0 or other >= chunks then return end
-    local key = microbatch .. "/" .. other
-    if done[kind .. key] or not forward and (done["backward" .. key] or done["backward_input" .. key]) then return end
+    local key = key_of(microbatch, other)
+    if done[kind][key] or not forward and (done.backward[key] or done.backward_input[key]) then return end
     local phase = forward and "forward" or "backward"
     turned = { ("the schedule %s: %s of microbatch %d, chunk %d, comes before %s of its chunk %d"):format(
       name, phase, microbatch, chunk, phase, other), host.site "user" }
@@ -49,15 +51,15 @@ local function recorder(name, micro, chunks, site)
         refuse("there is no chunk %s; they are 0 to %d", tostring(chunk), chunks - 1)
       end
       turns.now = kind
-      local key = microbatch .. "/" .. chunk
-      if done[kind .. key] then refuse("%s of microbatch %d, chunk %d, is there twice", kind, microbatch, chunk) end
+      local key = key_of(microbatch, chunk)
+      if done[kind][key] then refuse("%s of microbatch %d, chunk %d, is there twice", kind, microbatch, chunk) end
       if kind ~= "forward" then need("forward", microbatch, chunk) end
       follow(kind, microbatch, chunk)
       if kind == "backward_weight" then need("backward_input", microbatch, chunk) end
-      if done["backward" .. key] or (kind == "backward" and done["backward_input" .. key]) then
+      if done.backward[key] or (kind == "backward" and done.backward_input[key]) then
         refuse("backward of microbatch %d, chunk %d, is there twice, whole and in halves", microbatch, chunk)
       end
-      done[kind .. key] = true
+      done[kind][key] = true
       turns[#turns + 1] = { number, microbatch, chunk }
       return turns[#turns]
     end)
@@ -81,10 +83,10 @@ local function recorder(name, micro, chunks, site)
   local function finish(rank)
     for microbatch = 0, micro - 1 do
       for chunk = 0, chunks - 1 do
-        local key = microbatch .. "/" .. chunk
-        local missing = not done["forward" .. key] and "forward" or
-          not (done["backward" .. key] or done["backward_weight" .. key]) and
-            (done["backward_input" .. key] and "backward_weight" or "backward")
+        local key = key_of(microbatch, chunk)
+        local missing = not done.forward[key] and "forward" or
+          not (done.backward[key] or done.backward_weight[key]) and
+            (done.backward_input[key] and "backward_weight" or "backward")
         if missing then
           host.fail(("the schedule %s: rank %d never runs %s of microbatch %d, chunk %d"):format(
             name, rank, missing, microbatch, chunk), site)

@@ -8,7 +8,7 @@
 
 namespace prun {
 
-std::string Site::text() const { return known() ? file + ":" + std::to_string(line) : std::string(); }
+std::string Site::text() const { return known() ? file.str() + ":" + std::to_string(line) : std::string(); }
 
 Error::Error(Exit code, std::string message, std::optional<Site> site)
     : code_(code), message_(std::move(message)), site_(std::move(site)) {

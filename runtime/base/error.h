@@ -11,6 +11,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/shared_text.h"
+
 namespace prun {
 
 // Exit codes are stable; README.md has the table with the reasons.
@@ -36,7 +38,7 @@ enum class Exit : int {
 
 // A location in a plan, strategy or model, referenced by every op, tensor and message.
 struct Site {
-  std::string file;  // as the user typed it, or below lua/ for prun's own; empty = unknown
+  SharedText file;  // as the user typed it, or below lua/ for prun's own; empty = unknown
   int line = 0;
   bool known() const { return !file.empty(); }
   std::string text() const;  // "plans/zero3.lua:12"; "" = unknown

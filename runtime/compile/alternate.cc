@@ -36,7 +36,7 @@ void StepBuilder::emit(const std::vector<int>& turns) {
       slot.arriving.clear();
       while (!slot.ended() && !slot.waits()) {
         const Piece& piece = slot.pieces[slot.next++];
-        piece.emit();
+        piece.emit ? piece.emit() : lower(*piece.node, *piece.step);
         if (alternates_ && piece.node != nullptr && piece.node->op->op_class == OpClass::communication)
           slot.arriving.insert(piece.node->outputs.begin(), piece.node->outputs.end());
       }
@@ -50,11 +50,11 @@ std::vector<StepBuilder::Piece> StepBuilder::pieces_of(int turn) {
   const StageStep& stage = state_.steps[turn];
   std::vector<Piece> pieces;
   for (size_t c = 0; c < stage.calls.size(); ++c) {
-    const ScheduleStep step = stage.calls[c];
+    const ScheduleStep& step = stage.calls[c];
     const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1] : first_call_after(turn);
-    if (step.half != Half::weight) pieces.push_back({[this, step, next] { hooks(step, false, next); }});
+    if (step.half != Half::weight) pieces.push_back({[this, &step, next] { hooks(step, false, next); }});
     add_compute(step, pieces);
-    pieces.push_back({[this, step, next] { hooks(step, true, next); }});
+    pieces.push_back({[this, &step, next] { hooks(step, true, next); }});
   }
   pieces.push_back({[this, &stage] { transfers_.send(stage); }});
   return pieces;
@@ -65,7 +65,7 @@ void StepBuilder::add_compute(const ScheduleStep& step, std::vector<Piece>& piec
   const bool again = backward && index_.recomputes(step);
   if (again && step.half != Half::weight) recompute(step, pieces);
   if (makes_gradients) {
-    pieces.push_back({[this, step] {
+    pieces.push_back({[this, &step] {
       gradients_.take_early(step);
       if (index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
     }});
@@ -73,14 +73,14 @@ void StepBuilder::add_compute(const ScheduleStep& step, std::vector<Piece>& piec
   const auto nodes = std::make_shared<const std::vector<const Node*>>(index_.nodes_of(step));
   for (const Node* node : *nodes) {
     if (backward && !again && index_.gathers_again(step.call))
-      pieces.push_back({[this, node, nodes, step] { gather_again(*node, *nodes, step); }});
+      pieces.push_back({[this, node, nodes, &step] { gather_again(*node, *nodes, step); }});
     add_node(*node, step, pieces);
   }
-  if (makes_gradients) pieces.push_back({[this, step] { gradients_.sum_partial(step); }});
+  if (makes_gradients) pieces.push_back({[this, &step] { gradients_.sum_partial(step); }});
 }
 
 void StepBuilder::add_node(const Node& node, const ScheduleStep& step, std::vector<Piece>& pieces) {
-  pieces.push_back({[this, &node, step] { lower(node, step); }, &node});
+  pieces.push_back({{}, &node, &step});
 }
 
 // Two slots need the parameters of different units at once, and one may free what the other still reads.

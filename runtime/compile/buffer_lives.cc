@@ -24,6 +24,7 @@ BufferLives::BufferLives(const Program& program, const Body& body) : body_(body)
   for (StreamId s : body.streams.ids()) positions_[s].assign(ops_on(s), 0);
   for (int i = 0; i < std::ssize(order_.sequence()); ++i)
     positions_[order_.sequence()[i].stream][order_.sequence()[i].index] = i;
+  find_successors();
   for (Life& life : lives_)
     if (life.any()) find_instants(life);
 }
@@ -56,17 +57,27 @@ int BufferLives::ops_on(StreamId s) const {
   return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
 }
 
+// Both indices only grow along their streams.
+void BufferLives::find_successors() {
+  successor_.resize(body_.streams.size());
+  for (const StreamId from : body_.streams.ids()) {
+    successor_[from].resize(body_.streams.size());
+    for (const StreamId to : body_.streams.ids()) {
+      std::vector<int>& of_ops = successor_[from][to];
+      of_ops.reserve(ops_on(from));
+      for (int i = 0, next = 0; i < ops_on(from); ++i) {
+        while (next < ops_on(to) && !order_.before({from, i}, {to, next})) ++next;
+        of_ops.push_back(next);
+      }
+    }
+  }
+}
+
 // Returns the index of the first op of the stream that begins after the buffer is dead.
 int BufferLives::dead_from(const Life& life, StreamId stream) const {
-  int low = 0, high = ops_on(stream);
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    const bool dead = std::all_of(life.streams.begin(), life.streams.end(), [&](const StreamLife& on) {
-      return order_.before({on.stream, on.last}, {stream, middle});
-    });
-    (dead ? high : low) = dead ? middle : middle + 1;
-  }
-  return low;
+  int dead = 0;
+  for (const StreamLife& on : life.streams) dead = std::max(dead, successor_[on.stream][stream][on.last]);
+  return dead;
 }
 
 // Returns the number of ops of the compute stream that have ended before the buffer's first access.
@@ -74,6 +85,17 @@ int BufferLives::ended_before(const Life& life) const {
   int ended = ops_on(0);
   for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));
   return ended;
+}
+
+void BufferLives::find_core(Life& life) const {
+  int first = ops_on(0), last = -1;
+  for (const StreamLife& on : life.streams) {
+    const bool computes = on.stream == 0;
+    first = std::min(first, computes ? on.first : successor_[on.stream][0][on.first]);
+    last = std::max(last, computes ? on.last : order_.ended_before({on.stream, on.last}, 0) - 1);
+  }
+  life.core_first = 2 * first + 1;
+  life.core_last = 2 * last + 1;
 }
 
 void BufferLives::find_instants(Life& life) const {
@@ -84,6 +106,7 @@ void BufferLives::find_instants(Life& life) const {
   }
   life.first = 2 * ended_before(life);
   life.last = 2 * dead_from(life, 0);
+  find_core(life);
   life.first_position = INT_MAX;
   for (const StreamLife& on : life.streams)
     life.first_position = std::min(life.first_position, positions_[on.stream][on.first]);

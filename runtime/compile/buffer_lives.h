@@ -20,8 +20,12 @@ struct StreamLife {
 struct Life {
   std::vector<StreamLife> streams;
   int first = 0, last = 0;
+  // The instants from `core_first` to `core_last` are those of the ops of the compute stream that certainly run between
+  // two accesses, or access the buffer. Buffers whose cores overlap interfere. Not set for `computes_only`.
+  int core_first = 0, core_last = -1;
   int first_position = 0, last_position = 0;  // in the order's sequence; two buffers that interfere overlap here
   bool any() const { return !streams.empty(); }
+  bool has_core() const { return core_first <= core_last; }
   bool computes_only() const { return streams.size() == 1 && streams.front().stream == 0; }
 };
 
@@ -41,14 +45,19 @@ class BufferLives {
 
  private:
   int ops_on(StreamId stream) const;
+  void find_successors();
   int dead_from(const Life& life, StreamId stream) const;
   int ended_before(const Life& life) const;
+  void find_core(Life& life) const;
   void find_instants(Life& life) const;
 
   const Body& body_;
   Order order_;
   Table<BufferId, Life> lives_;
   Table<StreamId, std::vector<int>> positions_;  // position of each op in the order's sequence
+  // By stream, other stream and op of the first: index of the first op of the other that begins after that op has
+  // ended.
+  Table<StreamId, Table<StreamId, std::vector<int>>> successor_;
 };
 
 }  // namespace prun

@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -47,8 +48,6 @@ struct RingKeyHash {
   }
 };
 
-uint64_t pair_key(int first, int second) { return static_cast<uint64_t>(first) << 32U | static_cast<uint32_t>(second); }
-
 class Description {
  public:
   Description(Program& program, Body& body) : program_(program), body_(body), repeat_(body.repeat) {}
@@ -85,24 +84,27 @@ class Description {
 
   void find_rings() {
     std::unordered_map<RingKey, int, RingKeyHash> groups;
-    std::unordered_map<uint64_t, int> alike;  // by group and microbatch: buffers so far
-    std::unordered_map<uint64_t, int> rings;  // by group and number among the alike buffers of a microbatch
+    std::vector<std::vector<int>> alike;  // by group and microbatch: buffers so far
+    std::vector<std::vector<int>> rings;  // by group and number among the alike buffers of a microbatch
     ring_.assign(program_.buffers.size(), -1);
     for (const BufferId id : program_.buffers.ids()) {
       const int microbatch = of_buffer_[id];
       if (microbatch < 0) continue;
       const Buffer& buffer = program_.buffers[id];
       const RingKey key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool};
-      const int group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;
-      const int number = alike[pair_key(group, microbatch)]++;
-      const auto [ring, fresh] = rings.try_emplace(pair_key(group, number), static_cast<int>(repeat_.rings.size()));
-      if (fresh) {
+      const auto group = static_cast<size_t>(groups.try_emplace(key, static_cast<int>(groups.size())).first->second);
+      if (group == alike.size()) alike.emplace_back(), rings.emplace_back();
+      std::vector<int>&of_microbatch = alike[group], &of_number = rings[group];
+      of_microbatch.resize(std::max(of_microbatch.size(), static_cast<size_t>(microbatch) + 1), 0);
+      const int number = of_microbatch[microbatch]++;
+      if (number == std::ssize(of_number)) {
+        of_number.push_back(static_cast<int>(repeat_.rings.size()));
         repeat_.rings.emplace_back();
         repeat_.rings.back().bytes = buffer.bytes;
         repeat_.rings.back().pool = buffer.pool;
       }
-      ring_[id] = ring->second;
-      repeat_.members.push_back({id, ring->second, microbatch});
+      ring_[id] = of_number[number];
+      repeat_.members.push_back({id, of_number[number], microbatch});
     }
   }
 
@@ -111,13 +113,14 @@ class Description {
     std::vector<int> slots(program_.pools.size(), 1), step(program_.pools.size(), -1);
     for (const Buffer& buffer : program_.buffers)
       if (buffer.pool >= 0) slots[buffer.pool] = std::max(slots[buffer.pool], buffer.slot + 1);
-    std::map<std::pair<int, int>, int> slot_of;  // ring and microbatch
+    std::map<std::pair<int, int>, int> slot_of;  // ring in a pool, and microbatch
     for (const Repeat::Member& member : repeat_.members)
-      slot_of[{member.ring, member.microbatch}] = program_.buffers[member.buffer].slot;
+      if (repeat_.rings[member.ring].pool >= 0)
+        slot_of[{member.ring, member.microbatch}] = program_.buffers[member.buffer].slot;
     for (const auto& [at, slot] : slot_of) {
-      Repeat::Ring& ring = repeat_.rings[at.first];
+      const Repeat::Ring& ring = repeat_.rings[at.first];
       const auto next = slot_of.find({at.first, at.second + 1});
-      if (ring.pool < 0 || next == slot_of.end()) continue;
+      if (next == slot_of.end()) continue;
       const int all = slots[ring.pool], by = (next->second - slot + all) % all;
       if (step[ring.pool] >= 0 && step[ring.pool] != by)
         throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
@@ -125,7 +128,6 @@ class Description {
     }
     for (const auto& [at, slot] : slot_of) {
       Repeat::Ring& ring = repeat_.rings[at.first];
-      if (ring.pool < 0) continue;
       const int all = slots[ring.pool], by = std::max(step[ring.pool], 0);
       const int start = (slot + all - by * at.second % all) % all;
       if (ring.slots > 1 && ring.start != start) throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
@@ -167,21 +169,25 @@ class Description {
 
   void find_growths() {
     std::map<std::pair<Same, std::string>, int64_t> grows;
+    std::set<const OpDef*> growing;
     for (const StreamId stream : body_.streams.ids()) {
       const auto [first, count] = repeat_.ops[stream];
       const std::vector<Op>& ops = body_.streams[stream].ops;
-      for (int i = first; i < first + count; ++i)
+      for (int i = first; i < first + count; ++i) {
+        if (ops[i].attrs == ops[i - count].attrs) continue;
         for (const auto& [name, value] : ops[i].attrs.values()) {
           const auto* now = std::get_if<int64_t>(&value);
           const int64_t before = now ? ops[i - count].attrs.integer(name, *now) : 0;
-          if (now && *now != before) grows[{same(stream, ops[i]), name}] = (*now - before) / repeat_.microbatches;
+          if (now == nullptr || *now == before) continue;
+          grows[{same(stream, ops[i]), name}] = (*now - before) / repeat_.microbatches;
+          growing.insert(ops[i].def);
         }
+      }
     }
-    if (grows.empty()) return;
     for (const StreamId stream : body_.streams.ids()) {
       const std::vector<Op>& ops = body_.streams[stream].ops;
       for (int i = repeat_.ops[stream].first; i < std::ssize(ops); ++i) {
-        if (ops[i].microbatch < 0) continue;
+        if (ops[i].microbatch < 0 || !growing.contains(ops[i].def)) continue;
         for (const auto& [name, value] : ops[i].attrs.values())
           if (const auto found = grows.find({same(stream, ops[i]), name}); found != grows.end())
             repeat_.growths.push_back({stream, i, name, found->second});

@@ -12,6 +12,8 @@
 namespace prun {
 namespace {
 
+constexpr size_t kUsualAccesses = 4;  // most buffers have a writer and a few readers
+
 bool is_in_mesh(const Mesh& mesh, const std::string& axis) { return axis == kWorld || mesh.has(axis); }
 
 // Returns whether the op is a collective over a group of one rank. A malformed collective is not simplified, so that
@@ -71,6 +73,7 @@ void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
     std::erase_if(accesses, [&](const Access& a) {
       return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end;
     });
+  if (accesses.empty()) accesses.reserve(kUsualAccesses);
   accesses.push_back({at, begin, end, write});
 }
 
@@ -88,7 +91,7 @@ int EdgeBuilder::last_writer(StreamId stream, TensorId tensor) {
   return latest[stream];
 }
 
-OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
+OpRef EdgeBuilder::append(StreamId stream, Op&& op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   Clock latest;  // per stream: the last op that must have completed
@@ -121,7 +124,7 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   return at;
 }
 
-void EdgeBuilder::communicate(const std::string& stream, Op op) {
+void EdgeBuilder::communicate(const std::string& stream, Op&& op) {
   if (is_alone(program_, op)) return copy_alone(op);
   append(this->stream(stream), std::move(op));
 }

@@ -21,10 +21,10 @@ class EdgeBuilder {
   // are stream 0.
   StreamId stream(const std::string& name);
   // Appends `op` to a stream with the edges that its accesses need, and after `floors`; returns its position.
-  OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
+  OpRef append(StreamId stream, Op&& op, const std::vector<OpRef>& floors = {});
   // Appends a communication op to the named stream. A collective over a group of one rank becomes a copy on stream 0,
   // or no op if its output aliases its input.
-  void communicate(const std::string& stream, Op op);
+  void communicate(const std::string& stream, Op&& op);
   const std::vector<Op>& ops(StreamId stream) const { return body_.streams[stream].ops; }
   auto streams() const { return body_.streams.ids(); }
   // Returns the last op appended to the named stream, if any.

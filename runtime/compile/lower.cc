@@ -25,8 +25,8 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
   const bool adds = accumulates(node, step);
   Op op = emitter_.op(adds ? *node.op->accumulating : *node.op, {}, {}, step, node.site,
                       state_.graph.calls[node.call].unit);
-  op.attrs = node.attrs;
-  op.attrs.erase("again");
+  const OpAttrs& attrs = attrs_of(node, op.communicates());
+  op.attrs = attrs.of_op;
   if (op.is(ops::dropout)) {  // the mask depends on the sample's index in the global batch
     const int64_t samples = state_.graph.values[node.inputs[0]].type.shape.front();
     int64_t ranks = 1;
@@ -35,6 +35,8 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     op.attrs.set("first", samples * ranks * step.microbatch);
     op.attrs.set("samples", samples);
   }
+  op.reads.reserve(node.inputs.size() + (adds ? node.outputs.size() : 0));
+  op.writes.reserve(node.outputs.size());
   for (ValueId input : node.inputs) op.reads.push_back(operand(input, node, step));
   if (node.op == &ops::update) {  // the buffer's memory gets the value
     op.def = &ops::copy;
@@ -51,10 +53,8 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     if (adds) op.reads.push_back(tensor);
   }
   if (op.communicates()) {
-    const std::string axis = op.axis = op.attrs.text("axis");
-    op.attrs.erase("axis");
-    op.attrs.erase("gradient");
-    emitter_.communicate(axis, std::move(op));
+    op.axis = attrs.axis;
+    emitter_.communicate(attrs.axis, std::move(op));
   } else {
     emitter_.compute(std::move(op));
   }
@@ -64,6 +64,20 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     else
       emitter_.add_in_place(into, what, step, node.site);
   }
+}
+
+// Ops of all microbatches share their attributes.
+const StepBuilder::OpAttrs& StepBuilder::attrs_of(const Node& node, bool communicates) {
+  const auto [found, fresh] = attrs_.try_emplace({&node.attrs.values(), communicates});
+  OpAttrs& made = found->second;
+  if (!fresh) return made;
+  made.of_node = made.of_op = node.attrs;
+  made.of_op.erase("again");
+  if (!communicates) return made;
+  made.axis = made.of_op.text("axis");
+  made.of_op.erase("axis");
+  made.of_op.erase("gradient");
+  return made;
 }
 
 TensorId StepBuilder::operand(ValueId input, const Node& node, const ScheduleStep& step) {

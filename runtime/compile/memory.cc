@@ -11,12 +11,11 @@
 #include "compile/buffer_lives.h"
 #include "compile/compile_state.h"
 #include "compile/occupied_bytes.h"
+#include "compile/other_lives.h"
 #include "compile/ring_frames.h"
 
 namespace prun {
 namespace {
-
-constexpr int kPositionsABucket = 512;
 
 // Buffers by role, in id order.
 class RoleBuffers {
@@ -53,8 +52,8 @@ class Packer {
     std::vector<Lot> wanted = lots(packed(role));
     if (wanted.empty()) return 0;
     std::stable_sort(wanted.begin(), wanted.end(), [](const Lot& a, const Lot& b) { return a.bytes > b.bytes; });
-    OccupiedBytes of_compute(lives_.instants()), of_others(lives_.instants());
-    Others others(lives_.positions() / kPositionsABucket + 1);
+    OccupiedBytes of_compute(lives_.instants());
+    OtherLives of_others(lives_);
     int64_t end = 0;
     LowestPlace place;
     std::vector<const ByteRuns*> taken;
@@ -64,19 +63,16 @@ class Packer {
       in_the_way.clear();
       for (const auto& [life, from, to] : lot.parts) {
         of_compute.collect(life->first, life->last, taken);
-        if (life->computes_only())
-          of_others.collect(life->first, life->last, taken);
-        else
-          taken.push_back(&in_the_way.emplace_back(runs_in_the_way(*life, others)));
+        of_others.collect(*life, taken, in_the_way);
       }
       const int64_t at = place.find(taken, lot.bytes);
       put(lot, base + at);
       end = std::max(end, at + lot.bytes);
       for (const auto& [life, from, to] : lot.parts) {
-        (life->computes_only() ? of_compute : of_others).take(life->first, life->last, at + from, at + to);
-        if (life->computes_only()) continue;
-        for (int bucket = first_bucket(*life); bucket <= last_bucket(*life); ++bucket)
-          others[bucket].push_back({life, at + from, at + to});
+        if (life->computes_only())
+          of_compute.take(life->first, life->last, at + from, at + to);
+        else
+          of_others.take(*life, at + from, at + to);
       }
     }
     put_members();
@@ -92,7 +88,7 @@ class Packer {
     return all;
   }
 
-  struct Taken {  // bytes taken during a live range, relative to the lot or to the role's base
+  struct Taken {  // bytes taken during a live range, relative to the lot
     const Life* life;
     int64_t begin, end;
   };
@@ -105,7 +101,6 @@ class Packer {
     std::vector<std::pair<int, int64_t>> rings;  // ring, offset of its first slot in the lot
     int place = 0;
   };
-  using Others = std::vector<std::vector<Taken>>;  // by bucket of positions
 
   std::vector<Lot> lots(const std::vector<BufferId>& buffers) {
     std::vector<Lot> all;
@@ -215,19 +210,6 @@ class Packer {
   }
 
   int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
-  static int first_bucket(const Life& life) { return life.first_position / kPositionsABucket; }
-  static int last_bucket(const Life& life) { return life.last_position / kPositionsABucket; }
-
-  // Returns the byte ranges of `others` that interfere with a buffer which not only the compute stream accesses.
-  ByteRuns::Runs runs_in_the_way(const Life& life, const Others& others) const {
-    ByteRuns::Runs runs;
-    for (int bucket = first_bucket(life); bucket <= last_bucket(life); ++bucket)
-      for (const Taken& other : others[bucket]) {
-        const bool seen = bucket > std::max(first_bucket(life), first_bucket(*other.life));
-        if (!seen && !lives_.disjoint(life, *other.life)) runs.emplace_back(other.begin, other.end);
-      }
-    return runs;
-  }
 
   Program& program_;
   Body& body_;

@@ -8,6 +8,8 @@ namespace prun {
 
 namespace {
 
+constexpr std::ptrdiff_t kFewRuns = 8;  // runs
+
 // Inserts a run into sorted runs, merging runs at most `gap` bytes apart.
 void add_run(ByteRuns::Runs& runs, int64_t begin, int64_t end, int64_t gap) {
   auto first =
@@ -25,15 +27,16 @@ void add_run(ByteRuns::Runs& runs, int64_t begin, int64_t end, int64_t gap) {
   runs.erase(first + 1, last);
 }
 
-ByteRuns::Runs joined(const ByteRuns::Runs& in_order, int64_t gap) {
-  ByteRuns::Runs runs;
-  for (const auto& [begin, end] : in_order) {
-    if (runs.empty() || runs.back().second + gap < begin)
-      runs.emplace_back(begin, end);
+// Merges sorted runs that are at most `gap` bytes apart.
+void merge_runs(ByteRuns::Runs& runs, int64_t gap) {
+  size_t count = 0;
+  for (const auto& [begin, end] : runs) {
+    if (count == 0 || runs[count - 1].second + gap < begin)
+      runs[count++] = {begin, end};
     else
-      runs.back().second = std::max(runs.back().second, end);
+      runs[count - 1].second = std::max(runs[count - 1].second, end);
   }
-  return runs;
+  runs.resize(count);
 }
 
 // Returns the first run that ends after `at`, by galloping search, because it is usually one of the next few.
@@ -49,7 +52,8 @@ const std::pair<int64_t, int64_t>* first_beyond(const std::pair<int64_t, int64_t
 
 ByteRuns::ByteRuns(Runs any_order) {
   std::sort(any_order.begin(), any_order.end());
-  many_ = std::make_unique<Many>(Many{joined(any_order, 0), {}, 0});
+  merge_runs(any_order, 0);
+  many_ = std::make_unique<Many>(Many{std::move(any_order), {}, 0});
 }
 
 void ByteRuns::add(int64_t begin, int64_t end) {
@@ -66,10 +70,12 @@ void ByteRuns::add(int64_t begin, int64_t end) {
 }
 
 std::pair<const ByteRuns::Run*, const ByteRuns::Run*> ByteRuns::around(int64_t bytes) const {
-  constexpr size_t kFew = 8;
   if (!many_) return {&one_, &one_ + (one_.first == one_.second ? 0 : 1)};
-  if (many_->runs.size() > kFew && bytes != many_->wanted)
-    many_->wide = joined(many_->runs, bytes - 1), many_->wanted = bytes;
+  if (std::ssize(many_->runs) > kFewRuns && bytes != many_->wanted) {
+    many_->wide = many_->runs;
+    merge_runs(many_->wide, bytes - 1);
+    many_->wanted = bytes;
+  }
   const Runs& runs = bytes == many_->wanted ? many_->wide : many_->runs;
   return {runs.data(), runs.data() + runs.size()};
 }
@@ -117,13 +123,21 @@ void OccupiedBytes::collect(int first, int last, std::vector<const ByteRuns*>& t
       [&](size_t node) { found(nodes_[node].always); });
 }
 
-// Each set of runs raises the offset past its conflicts, until a whole round raises nothing.
+// Each set of runs raises the offset past its conflicts, until a whole round raises nothing. Most sets are short, and
+// count as one.
 int64_t LowestPlace::find(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
   rests_.clear();
+  short_.clear();
   for (const ByteRuns* one : taken) {
     const auto [begin, end] = one->around(bytes);
-    if (begin != end) rests_.push_back({begin, end});
+    if (end - begin > kFewRuns)
+      rests_.push_back({begin, end});
+    else
+      short_.insert(short_.end(), begin, end);
   }
+  std::sort(short_.begin(), short_.end());
+  merge_runs(short_, bytes - 1);
+  if (!short_.empty()) rests_.push_back({short_.data(), short_.data() + short_.size()});
   int64_t at = 0;
   const size_t count = rests_.size();
   for (size_t i = 0, agreed = 0; agreed < count; i = i + 1 == count ? 0 : i + 1) {

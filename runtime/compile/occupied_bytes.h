@@ -66,6 +66,7 @@ class LowestPlace {
     const ByteRuns::Run *next, *end;
   };
   std::vector<Rest> rests_;
+  ByteRuns::Runs short_;  // runs of all short sets
 };
 
 }  // namespace prun

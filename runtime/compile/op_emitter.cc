@@ -48,7 +48,7 @@ Op OpEmitter::op(const OpDef& def, TensorId read, TensorId write, const HookActi
   return op;
 }
 
-void OpEmitter::communicate(const std::string& stream, Op op) {
+void OpEmitter::communicate(const std::string& stream, Op&& op) {
   op.lane = lanes_.at(stream);
   EdgeBuilder::communicate(stream, std::move(op));
 }
@@ -86,7 +86,11 @@ void OpEmitter::communicate_over_wire(const OpDef& def, TensorId from, TensorId 
 }
 
 std::string OpEmitter::name_of(const std::string& name, int microbatch) const {
-  return state_.plan.microbatches == 1 ? name : fmt::format("{}#{}", name, microbatch);
+  if (state_.plan.microbatches == 1) return name;
+  const fmt::format_int number(microbatch);
+  std::string labelled;
+  labelled.reserve(name.size() + 1 + number.size());
+  return labelled.append(name).append(1, '#').append(number.data(), number.size());
 }
 
 TensorId OpEmitter::activation(const Value& value, int microbatch) {

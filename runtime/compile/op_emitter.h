@@ -26,11 +26,11 @@ class OpEmitter : public EdgeBuilder {
         const Site& site, UnitId unit = {}) const;
   // Returns the op that a hook's action requests.
   Op op(const OpDef& def, TensorId read, TensorId write, const HookAction& action, const ScheduleStep& step) const;
-  void compute(Op op) { append(0, std::move(op), std::exchange(compute_floors_, {})); }
+  void compute(Op&& op) { append(0, std::move(op), std::exchange(compute_floors_, {})); }
   // Makes the next compute op wait for `floors`.
   void compute_after(std::vector<OpRef> floors) { compute_floors_ = std::move(floors); }
   // Emits the op on the lane of `stream` (EdgeBuilder::communicate).
-  void communicate(const std::string& stream, Op op);
+  void communicate(const std::string& stream, Op&& op);
   // Emits into += what.
   void add_in_place(TensorId into, TensorId what, const ScheduleStep& step, const Site& site, StreamId stream = 0);
   // Emits the collective that a hook's action requests, with casts to and from its wire dtype as needed.

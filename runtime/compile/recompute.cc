@@ -27,8 +27,13 @@ void StepBuilder::recompute(const ScheduleStep& step, std::vector<Piece>& pieces
 void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step) {
   const auto [gathers, fresh] = gathers_before_.try_emplace({&node, step.half});
   if (fresh) gathers->second = gathers_before(node, nodes, step.call);
-  for (const Node* gather : gathers->second)
-    if (gathered_again_.emplace(gather, step.microbatch).second) lower(*gather, step);
+  for (const Node* gather : gathers->second) {
+    std::vector<bool>& again = gathered_again_[gather];
+    again.resize(state_.plan.microbatches, false);
+    if (again[step.microbatch]) continue;
+    again[step.microbatch] = true;
+    lower(*gather, step);
+  }
 }
 
 std::vector<const Node*> StepBuilder::gathers_before(const Node& node, const std::vector<const Node*>& nodes,

@@ -46,38 +46,56 @@ class RingConflicts {
     int microbatch;
     const Life* life;
   };
+  struct Entries {
+    std::vector<Entry> list;  // sorted by `first`
+    bool in_order = true;     // neighbors are consecutive microbatches
+  };
 
-  const std::vector<Entry>& entries_of(const RingLives& ring) {
+  const Entries& entries_of(const RingLives& ring) {
     const auto [found, fresh] = entries_.try_emplace(ring.ring);
-    std::vector<Entry>& entries = found->second;
+    Entries& entries = found->second;
     if (!fresh) return entries;
+    std::vector<Entry>& list = entries.list;
     for (int i = 0; i < std::ssize(ring.lives); ++i)
-      if (const Life* life = ring.lives[i]) entries.push_back({life->first, life->last, 0, ring.first + i, life});
-    std::stable_sort(entries.begin(), entries.end(), [](const Entry& x, const Entry& y) { return x.first < y.first; });
+      if (const Life* life = ring.lives[i]) list.push_back({life->first, life->last, 0, ring.first + i, life});
+    std::stable_sort(list.begin(), list.end(), [](const Entry& x, const Entry& y) { return x.first < y.first; });
     int longest = INT_MIN;
-    for (Entry& entry : entries) entry.longest = longest = std::max(longest, entry.last);
+    for (Entry& entry : list) {
+      entry.longest = longest = std::max(longest, entry.last);
+      entries.in_order = entries.in_order && entry.microbatch == list.front().microbatch + (&entry - list.data());
+    }
     return entries;
   }
 
-  // Returns the distances of the microbatches that interfere, from `a` to `b`.
+  // Returns the distances of the microbatches that interfere, from `a` to `b`. In a steady state all microbatches of
+  // `a` interfere at the same distances, so that those of an interval, once known, are skipped.
   const std::vector<int>& distances_of(const RingLives& a, const RingLives& b) {
     const uint64_t key = static_cast<uint64_t>(a.ring) << 32U | static_cast<uint32_t>(b.ring);
     const auto [found, fresh] = distances_.try_emplace(key);
     std::vector<int>& distances = found->second;
     if (!fresh) return distances;
-    const std::vector<Entry>&of_a = entries_of(a), &of_b = entries_of(b);
+    const std::vector<Entry>& of_a = entries_of(a).list;
+    const auto& [of_b, skips] = entries_of(b);
     const int least = b.first - a.first - static_cast<int>(std::ssize(a.lives));
     known_.assign(a.lives.size() + b.lives.size() + 1, 0);
+    int low = 0, high = 0;  // distances in [low, high) are known
     size_t from = 0;
     for (const Entry& mine : of_a) {
       while (from < of_b.size() && of_b[from].longest < mine.first) ++from;
       for (size_t i = from; i < of_b.size() && of_b[i].first <= mine.last; ++i) {
         const Entry& other = of_b[i];
         const int distance = other.microbatch - mine.microbatch;
-        if (known_[distance - least] != 0) continue;  // nearly always, in a steady state
+        if (skips && low <= distance && distance < high) {
+          i += high - 1 - distance;
+          continue;
+        }
+        if (known_[distance - least] != 0) continue;
         if (other.last < mine.first || other.life == mine.life || !in_the_way(*mine.life, *other.life)) continue;
         known_[distance - least] = 1;
         distances.push_back(distance);
+        if (low == high) low = high = distance;
+        while (known_[high - least] != 0) ++high;
+        while (low > least && known_[low - 1 - least] != 0) --low;
       }
     }
     return distances;
@@ -88,7 +106,7 @@ class RingConflicts {
   }
 
   const BufferLives& lives_;
-  std::unordered_map<int, std::vector<Entry>> entries_;       // by ring, sorted by `first`
+  std::unordered_map<int, Entries> entries_;                  // by ring
   std::unordered_map<uint64_t, std::vector<int>> distances_;  // by pair of rings, the smaller number first
   std::vector<uint8_t> known_;                                // of one pair, by distance: 1 = in `distances_`
 };
@@ -104,14 +122,19 @@ class FramePacker {
     // The listed microbatches must show every reuse of a frame at least twice.
     if (frames_.slots > std::max(ring.members - 2, 1) || !apart(ring, ring, 0)) return false;
     std::optional<Frames::Part> best;
+    int64_t highest = most - ring.bytes;  // offset
     for (const int shift : shifts()) {
-      const int64_t at = lowest(ring, shift);
-      if (at + ring.bytes <= most && (!best || at < best->at)) best = {&ring, shift, at};
-      if (best && best->at == 0) break;
+      const std::optional<int64_t> at = lowest(ring, shift, highest);
+      if (!at) continue;
+      best = {&ring, shift, *at};
+      highest = *at - 1;
+      if (*at == 0) break;
     }
     if (!best) return false;
     frames_.bytes = std::max(frames_.bytes, best->at + ring.bytes);
     frames_.parts.push_back(*best);
+    const auto later = [](int64_t at, const Frames::Part& part) { return at < part.at; };
+    by_offset_.insert(std::upper_bound(by_offset_.begin(), by_offset_.end(), best->at, later), *best);
     return true;
   }
 
@@ -126,17 +149,16 @@ class FramePacker {
     return all;
   }
 
-  int64_t lowest(const RingLives& ring, int shift) const {
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (const Frames::Part& part : frames_.parts)
-      if (!apart(ring, *part.ring, shift - part.shift)) taken.emplace_back(part.at, part.at + part.ring->bytes);
-    std::sort(taken.begin(), taken.end());
+  // Returns the lowest free offset up to `highest`. Only parts that overlap the ring at the offset reached so far are
+  // compared with it.
+  std::optional<int64_t> lowest(const RingLives& ring, int shift, int64_t highest) const {
     int64_t at = 0;
-    for (const auto& [begin, end] : taken) {
-      if (begin >= at + ring.bytes) break;
-      at = std::max(at, end);
+    for (const Frames::Part& part : by_offset_) {
+      if (at > highest || part.at >= at + ring.bytes) break;
+      const int64_t end = part.at + part.ring->bytes;
+      if (end > at && !apart(ring, *part.ring, shift - part.shift)) at = end;
     }
-    return at;
+    return at <= highest ? std::optional(at) : std::nullopt;
   }
 
   // Returns whether no two buffers of two rings in the same frame interfere.
@@ -146,6 +168,7 @@ class FramePacker {
 
   RingConflicts& conflicts_;
   Frames frames_;
+  std::vector<Frames::Part> by_offset_;  // the same parts
 };
 
 // Packs each ring into the first frames that it can rotate through; nullopt = one fits none.

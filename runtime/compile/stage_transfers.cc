@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <span>
 
 #include "compile/ir_build.h"
@@ -57,13 +56,16 @@ void StageTransfers::find_crossings() {
   struct Span {
     int made = -1;  // stage of the producer
     bool forward = false;
-    std::set<int> readers;  // stages
+    std::vector<int> readers;  // stages, some more than once
   };
   Table<ValueId, Span> spans(graph.values.size());
   const auto visit = [&](const std::vector<Node>& nodes, bool forward) {
     for (const Node& node : nodes) {
       const int stage = graph.calls[node.call].stage;
-      for (ValueId input : node.inputs) spans[input].readers.insert(stage);
+      for (ValueId input : node.inputs) {
+        std::vector<int>& readers = spans[input].readers;
+        if (readers.empty() || readers.back() != stage) readers.push_back(stage);
+      }
       for (ValueId output : node.outputs) spans[output].made = stage, spans[output].forward = forward;
     }
   };
@@ -72,15 +74,17 @@ void StageTransfers::find_crossings() {
   for (ValueId value : graph.values.ids()) {
     const auto& [made, forward, readers] = spans[value];
     if (made < 0 || readers.empty()) continue;
-    PRUN_CHECK(forward ? *readers.begin() >= made : *readers.rbegin() <= made,
+    PRUN_CHECK(forward ? std::ranges::min(readers) >= made : std::ranges::max(readers) <= made,
                graph.values[value].name + " flows against its phase");
-    std::set<int> holders = {rank_of_stage(state_.plan, made)};
-    const auto lacks = [&](int stage) { return holders.count(rank_of_stage(state_.plan, stage)) == 0; };
+    std::vector<int> holders = {rank_of_stage(state_.plan, made)};
+    const auto lacks = [&](int stage) {
+      return std::ranges::find(holders, rank_of_stage(state_.plan, stage)) == holders.end();
+    };
     const int step = forward ? 1 : -1;
     for (int stage = made; std::any_of(readers.begin(), readers.end(), lacks); stage += step) {
       if (!lacks(stage + step)) continue;
       (forward ? forward_ : backward_)[std::min(stage, stage + step)].push_back(value);
-      holders.insert(rank_of_stage(state_.plan, stage + step));
+      holders.push_back(rank_of_stage(state_.plan, stage + step));
     }
   }
 }
@@ -121,7 +125,9 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
       emitter_.stream(fmt::format("{} {}{}", sends ? "send" : "recv", phase_name(now.phase), back ? " back" : ""));
   if (sends) {
     const OpRef sent = emitter_.append(stream, std::move(op));
-    sent_[{now.phase, step.stage, now.microbatch}] = sent;
+    std::vector<OpRef>& of_stage = sent_[{now.phase, step.stage}];
+    of_stage.resize(state_.plan.microbatches, {0, -1});
+    of_stage[now.microbatch] = sent;
     sent_by_turn_.back() = sent;
     return;
   }
@@ -152,14 +158,15 @@ const std::vector<std::pair<Phase, int>>& StageTransfers::turns_of_stage(int sta
 // Returns the last send over this border that the other rank has consumed before it computes the tensor that `step`
 // receives. That send has completed by then, so that waiting for it takes no time.
 std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int other_stage) {
-  std::optional<OpRef> last;
+  const ScheduleStep& now = step.front();
+  const auto sent = sent_.find({now.phase == Phase::forward ? Phase::backward : Phase::forward, step.stage});
+  if (sent == sent_.end()) return std::nullopt;
+  OpRef last{0, -1};
   for (const auto& [phase, microbatch] : turns_of_stage(other_stage)) {
-    const bool same = phase == step.front().phase;
-    if (same && microbatch == step.front().microbatch) break;
-    auto sent = same ? sent_.end() : sent_.find({phase, step.stage, microbatch});
-    if (sent != sent_.end() && (!last || last->index < sent->second.index)) last = sent->second;
+    if (phase == now.phase && microbatch == now.microbatch) break;
+    if (phase != now.phase && last.index < sent->second[microbatch].index) last = sent->second[microbatch];
   }
-  return last;
+  return last.index < 0 ? std::nullopt : std::optional(last);
 }
 
 // Each twin sends its gradient to all others and adds all gradients in the order of twin ids, so that the results are

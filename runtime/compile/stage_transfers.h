@@ -35,7 +35,7 @@ class StageTransfers {
   CompileState& state_;
   OpEmitter& emitter_;
   std::vector<std::vector<ValueId>> forward_, backward_;              // values that cross a border, by its lower stage
-  std::map<std::tuple<Phase, int, int>, OpRef> sent_;                 // last send, by phase, stage and microbatch
+  std::map<std::pair<Phase, int>, std::vector<OpRef>> sent_;          // last sends of a stage, by microbatch; -1 = none
   std::map<int, std::vector<std::pair<Phase, int>>> turns_of_stage_;  // by stage: phase, microbatch
   std::vector<std::optional<OpRef>> sent_by_turn_;                    // last send up to each slot
   bool in_step_ = true;                                               // all ranks have the same order of forward slots

@@ -125,22 +125,23 @@ bool ends_elsewhere(const Body& body, const Order& order, const Begins& begins) 
   return false;
 }
 
-void join_streams(Program& program, Body& body, const Begins& begins) {
-  Order order(body);
+// `order`: of the body before it is joined.
+void join_streams(Program& program, Body& body, const Order& order, const Begins& begins) {
   std::vector<Op>& main = body.streams[0].ops;
+  const int ordered = static_cast<int>(main.size()) - 1;  // last op of stream 0 in `order`
   if (ends_elsewhere(body, order, begins)) {
     const TensorId end = add_tensor(program, "end", Role::workspace, {Dtype::f32, {}}, false, {});
     main.push_back(make_zero(end, Phase::step, {}));
-    order = Order(body);
   }
   if (main.empty()) return;
-  const OpRef last{0, static_cast<int>(main.size()) - 1};
+  const int last = static_cast<int>(main.size()) - 1;
   for (StreamId s = 1; s < body.streams.next(); ++s) {
     std::vector<Op>& ops = body.streams[s].ops;
     if (ops.empty()) continue;
     const OpRef tail{s, begins[s] - 1};
-    if (tail.index >= 0 && !order.before(tail, last)) main.back().waits.push_back({s, tail.index, 0});
-    ops.front().waits.push_back({0, last.index, 1});
+    const bool waits = tail.index >= 0 && (ordered < 0 || !order.before(tail, {0, ordered}));
+    if (waits) main.back().waits.push_back({s, tail.index, 0});
+    ops.front().waits.push_back({0, last, 1});
   }
 }
 
@@ -154,7 +155,7 @@ bool meet_nothing(const Program& program, const Body& body, const Begins& begins
 }
 
 // Returns false, with the program unchanged, if an op of the next step could overtake a gather.
-bool carry(Program& program) {
+bool carry(Program& program, const Order& order) {
   Body& step = program.step();
   Candidates candidates(program, step);
   const Begins begins = candidates.find();
@@ -162,7 +163,7 @@ bool carry(Program& program) {
   Body before = step;
   const size_t buffers = program.buffers.size(), tensors = program.tensors.size();
   for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = true;
-  join_streams(program, step, begins);
+  join_streams(program, step, order, begins);
   await_in_next_step(program, step, begins);
   if (meet_nothing(program, step, begins)) return true;
   for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = false;
@@ -180,9 +181,10 @@ void add_step_barrier(Program& program, bool carries) {
     // A program without steps is an evaluation or a prediction alone, whose batches follow each other.
     const bool once = id == kInitBody || (body.when.every == 0 && program.schedule.steps > 0);
     if (once || body.streams.empty()) continue;
-    if (!Order(body).stuck().empty()) continue;  // verify reports a deadlock better
-    if (id == kStepBody && carries && carry(program)) continue;
-    join_streams(program, body, nothing_goes_on(body));
+    const Order order(body);
+    if (!order.stuck().empty()) continue;  // verify reports a deadlock better
+    if (id == kStepBody && carries && carry(program, order)) continue;
+    join_streams(program, body, order, nothing_goes_on(body));
   }
 }
 

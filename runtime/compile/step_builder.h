@@ -35,8 +35,9 @@ class StepBuilder {
 
   // alternate.cc: emits the ops of a slot, or of two that run at once.
   struct Piece {
-    std::function<void()> emit;
-    const Node* node = nullptr;  // the node that it lowers
+    std::function<void()> emit;          // empty: lowers `node` in `step`
+    const Node* node = nullptr;          // the node that it lowers; null = none
+    const ScheduleStep* step = nullptr;  // of `node`
   };
   void emit(const std::vector<int>& turns);
   std::vector<Piece> pieces_of(int turn);
@@ -52,6 +53,12 @@ class StepBuilder {
 
   // lower.cc: lowers a node of the graph to ops
   void lower(const Node& node, const ScheduleStep& step);
+  // Attributes of the ops of a node. `of_node` keeps the map alive whose address is the key.
+  struct OpAttrs {
+    Attrs of_node, of_op;
+    std::string axis;  // of a communication
+  };
+  const OpAttrs& attrs_of(const Node& node, bool communicates);
   void lower_ring(const Node& node, const ScheduleStep& step);
   void lower_by_phase(const Node& node, const ScheduleStep& step);
   TensorId operand(ValueId input, const Node& node, const ScheduleStep& step);
@@ -77,8 +84,9 @@ class StepBuilder {
   GatheredParameters gathered_;
   GradientBuckets gradients_;
   StageTransfers transfers_;
-  std::set<std::pair<const Node*, int>> gathered_again_;                             // forward node, microbatch
+  std::map<const Node*, std::vector<bool>> gathered_again_;                          // by forward node and microbatch
   std::map<std::pair<const Node*, Half>, std::vector<const Node*>> gathers_before_;  // by backward node
+  std::map<std::pair<const Attrs::Values*, bool>, OpAttrs> attrs_;                   // by attributes; communicates
   const std::vector<LossTerm> terms_;
   std::map<TensorId, std::vector<TensorId>> aliases_;  // by the first tensor of a buffer: it and its reshapes
   std::map<TensorId, TensorId> first_alias_;

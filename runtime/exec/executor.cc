@@ -48,7 +48,7 @@ Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
         return std::ranges::any_of(stream.ops, [](const Op& op) { return op.communicates(); });
       }))
     throw usage_error(fmt::format("--chaos omit: rank {} calls no collective", options_.rank));
-  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  const Table<StreamId, int> ended = ended_with(body);
   for (const StreamId s : body.streams.ids()) {
     const Stream& stream = body.streams[s];
     Worker worker;

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/named_field.h"
+#include "base/shared_text.h"
 #include "ir/ids.h"
 
 namespace prun::archive {
@@ -62,6 +63,7 @@ class Writer {
     number(text.size());
     out_ += text;
   }
+  void put(const SharedText& text) { put(text.str()); }
   template <class T>
   void put(const NamedField<T>& field) {
     put(field.value);
@@ -136,10 +138,15 @@ class Reader {
   }
   void get(double& value) { std::memcpy(&value, take(8).data(), 8); }
   void get(std::string& text) {
+    SharedText shared;
+    get(shared);
+    text = shared.str();
+  }
+  void get(SharedText& text) {
     uint64_t seen = number();
     if (seen > texts_.size()) bad("text " + std::to_string(seen) + " of " + std::to_string(texts_.size()));
     if (seen == 0) {
-      texts_.emplace_back(take(number()));
+      texts_.emplace_back(std::string(take(number())));
       seen = texts_.size();
     }
     text = texts_[seen - 1];
@@ -178,7 +185,7 @@ class Reader {
   void get(T& item) { visit(*this, item); }
 
   std::string_view bytes_;
-  std::vector<std::string> texts_;
+  std::vector<SharedText> texts_;
 };
 
 }  // namespace prun::archive

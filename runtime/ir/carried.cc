@@ -46,16 +46,37 @@ bool share_lane(const Program& program, const Op& a, const Op& b) {
 
 }  // namespace
 
-Table<StreamId, int> ended_with(const Body& body, const Order& order) {
-  Table<StreamId, int> ended;
-  for (const Stream& stream : body.streams) ended.push_back(std::ssize(stream.ops));
-  if (body.streams.empty() || ended[0] == 0) return ended;
-  for (StreamId s = 1; s < body.streams.next(); ++s) ended[s] = order.ended_before({0, ended[0] - 1}, s);
+// Reads the ops that precede the last one of stream 0, backwards from each stream's end. If streams are joined there,
+// few ops show it.
+Table<StreamId, int> ended_with(const Body& body) {
+  Table<StreamId, int> ended(body.streams.size(), 0), read(body.streams.size(), 0);
+  int64_t left = 0;  // ops that are not known to have ended
+  for (const StreamId s : body.streams.ids()) {
+    const int ops = static_cast<int>(body.streams[s].ops.size());
+    if (s == 0 || body.streams[0].ops.empty())
+      ended[s] = ops;
+    else
+      left += ops;
+  }
+  for (bool more = true; more && left > 0;) {
+    more = false;
+    for (const StreamId s : body.streams.ids()) {
+      const int first = std::exchange(read[s], ended[s]);
+      for (int i = ended[s] - 1; i >= first && left > 0; --i)
+        for (const Edge& edge : body.streams[s].ops[i].waits) {
+          const int further = edge.back == 0 ? edge.index + 1 - ended[edge.stream] : 0;
+          if (further <= 0) continue;
+          ended[edge.stream] += further;
+          left -= further;
+          more = true;
+        }
+    }
+  }
   return ended;
 }
 
 bool goes_on(const Body& body) {
-  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  const Table<StreamId, int> ended = ended_with(body);
   for (const StreamId s : body.streams.ids())
     if (ended[s] < std::ssize(body.streams[s].ops)) return true;
   return false;

@@ -12,8 +12,8 @@
 namespace prun {
 
 // Returns for each stream the number of its ops that have completed when the body ends; the others are carried over.
-// Counts all ops if stream 0 is empty.
-Table<StreamId, int> ended_with(const Body& body, const Order& order);
+// Counts all ops if stream 0 is empty. The waits of `body` must have no cycle.
+Table<StreamId, int> ended_with(const Body& body);
 // Returns whether any op is carried over.
 bool goes_on(const Body& body);
 

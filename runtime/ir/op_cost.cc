@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ir/ops.h"
+#include "ir/per_kind.h"
 
 namespace prun {
 namespace {
@@ -54,7 +55,8 @@ double wire_bytes(const Program& program, const Op& op) {
 
 double model_flops(const Program& program) {
   double flops = 0;
-  each_model_op(program, [&](const Op& op) { flops += op_cost(program, op).model; });
+  PerKind<double> known(program);
+  each_model_op(program, [&](const Op& op) { flops += known.of(op, [&] { return op_cost(program, op).model; }); });
   return flops;
 }
 

@@ -31,7 +31,7 @@ void reply(int pipe, const Proof& proof) {
       {"verdict", static_cast<int>(proof.verdict)},
       {"text", proof.text},
       {"apart_from", proof.apart_from},
-      {"file", site.file},
+      {"file", site.file.str()},
       {"line", site.line}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   for (size_t at = 0; at < text.size();) {
     const ssize_t sent = write(pipe, text.data() + at, text.size() - at);
@@ -77,7 +77,7 @@ Proof prove_apart(const JobSpec& spec, const Plan& plan, int ranks, SharedTexts*
   const nlohmann::json json = nlohmann::json::parse(text);
   Proof proof{static_cast<Proof::Verdict>(json.at("verdict").get<int>()), json.at("text"), std::nullopt,
               json.at("apart_from").get<std::vector<std::string>>()};
-  if (const Site site{json.at("file"), json.at("line")}; site.known()) proof.site = site;
+  if (const Site site{json.at("file").get<std::string>(), json.at("line")}; site.known()) proof.site = site;
   return proof;
 }
 

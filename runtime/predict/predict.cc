@@ -84,7 +84,7 @@ class PeriodicSimulation {
       find_bases();
       if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
         return std::nullopt;
-      if (std::optional<Figures> all = figures()) return answer(*all);
+      if (std::optional<Figures> all = figures(dimensions_)) return answer(*all);
       // Parts of a rank's step may become regular with more stages than the step itself.
       Repeated& stages = dimensions_[kStages];
       if (stages.fixed()) return std::nullopt;
@@ -157,16 +157,34 @@ class PeriodicSimulation {
   }
 
   void find_bases() {
-    const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
       each.base += (each.wanted - each.base) & 1;  // memory repeats at every second size, because buffers alternate
                                                    // between gaps
-      for (int tries = 0; unevenness(dimensions_, d, at) > kEven; ++tries)
-        each.base = tries == kMostTries ? each.wanted : each.base + 2;
+      raise_to_even(d);
+      // Before further sizes are simulated with these stages, figures that their number alone makes negative are found.
+      while (d == kStages && !each.fixed() && !figures(only(d))) {
+        each.base += 2;
+        raise_to_even(d);
+      }
     }
     Repeated& microbatches = dimensions_[kMicrobatches];
     if (length_.stages > 1 && reduces_every_microbatch() && falls_behind()) microbatches.base = microbatches.wanted;
+  }
+
+  void raise_to_even(size_t d) {
+    const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
+    Repeated& each = dimensions_[d];
+    for (int tries = 0; unevenness(dimensions_, d, at) > kEven; ++tries)
+      each.base = tries == kMostTries ? each.wanted : each.base + 2;
+  }
+
+  // Returns the dimensions with all but one at their bases.
+  std::vector<Repeated> only(size_t d) const {
+    std::vector<Repeated> dimensions = dimensions_;
+    for (size_t other = 0; other < dimensions.size(); ++other)
+      if (other != d && !dimensions[other].fixed()) dimensions[other].wanted = dimensions[other].base;
+    return dimensions;
   }
 
   // Gradients that are reduced in every microbatch share links with the pipeline.
@@ -256,8 +274,8 @@ class PeriodicSimulation {
 
   // Returns nullopt if a time or a byte count would be negative: a value that shrinks from size to size is not in a
   // steady state.
-  std::optional<Figures> figures() {
-    Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
+  std::optional<Figures> figures(const std::vector<Repeated>& dimensions) {
+    Figures all = extrapolate(dimensions, [this](const std::vector<int>& sizes) { return times(sizes); });
     for (double& value : all) {
       if (value < -kEven * std::abs(all.front())) return std::nullopt;
       value = std::max(value, 0.0);

@@ -75,15 +75,15 @@ int site(lua_State* L, Host& host) {
     return 1;
   }
   const Site user = host.site(L, Layer::user);
-  push_site(L, user.file, user.line);
+  push_site(L, user.file.str(), user.line);
   return 1;
 }
 
 // site_of_word({file, line}, word) -> {file, line} of `word =` at or after that line.
 int site_of_word(lua_State* L, Host& host) {
   Site place = site_argument(L, 1);
-  place.line = line_of_word(host, place.file, place.line, text_argument(L, 2, "site_of_word"));
-  push_site(L, place.file, place.line);
+  place.line = line_of_word(host, place.file.str(), place.line, text_argument(L, 2, "site_of_word"));
+  push_site(L, place.file.str(), place.line);
   return 1;
 }
 

@@ -38,7 +38,7 @@ void write_all(const char* data, size_t size) {
 [[noreturn]] void reply_error(const Error& error) {
   Site site = error.site().value_or(Site{});
   int code = static_cast<int>(error.code());
-  reply(kReplyError, fmt::format("{} {} {}\n{}", code, site.line, site.file, error.message()));
+  reply(kReplyError, fmt::format("{} {} {}\n{}", code, site.line, site.file.str(), error.message()));
 }
 
 // Returns the line of the plan that Lua executes, otherwise the line in lua/prun. Called from hooks, the allocator and
@@ -82,7 +82,7 @@ int name_the_users_line(lua_State* L, Host& host) {
   } else {
     Error error = host.error_of(text_argument(L, 1, "error"));
     bool ours = error.what() == std::string_view(host.last.what());
-    auto source = error.site() ? host.sources.find(error.site()->file) : host.sources.end();
+    auto source = error.site() ? host.sources.find(error.site()->file.str()) : host.sources.end();
     lua_Debug frame;
     const bool raised = lua_getstack(L, 1, &frame) != 0 && lua_getinfo(L, "n", &frame) != 0 && frame.name != nullptr &&
                         std::string_view(frame.name) == "error";

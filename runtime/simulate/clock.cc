@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "ir/carried.h"
@@ -48,9 +47,9 @@ Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace
   for (const int rank : colours.first) {
     walked_.classes.emplace_back().mesh = job.classes.front().mesh;
     bodies_.push_back(&job.program(rank).step());
-    Actor& actor = actors_.emplace_back();
+    Actor& actor = actors_.emplace_back(job.program(rank));
     for (const Stream& stream : bodies_.back()->streams) actor.ends.emplace_back(stream.ops.size(), 0.0);
-    actor.ended = ended_with(*bodies_.back(), Order(*bodies_.back()));
+    actor.ended = ended_with(*bodies_.back());
     for (const int ops : actor.ended) left_ += ops;
   }
   usage_.resize(actors_.size());
@@ -106,13 +105,12 @@ void Clock::begin_left_over() {
       continue;
     }
     Task task;
-    task.at = over.at;
     task.ops = over.ops;
     task.kind = over.computes ? Kind::compute : Kind::collective;
     task.bound = over.bound;
     task.level = over.level;
     task.of_step_before = true;
-    begin(std::move(task), over.seconds);
+    begin(std::move(task), over.at, over.seconds);
   }
 }
 
@@ -122,9 +120,9 @@ bool Clock::awaits_step_before(StreamCursor at) const {
   });
 }
 
-bool Clock::put_off(const std::vector<StreamCursor>& members) {
+bool Clock::put_off(Members members) {
   if (std::ranges::none_of(members, [&](StreamCursor at) { return awaits_step_before(at); })) return false;
-  put_off_.push_back(members);
+  put_off_.emplace_back(members.begin(), members.end());
   return true;
 }
 
@@ -240,8 +238,7 @@ void Clock::finish(StreamCursor at, double began) {
   walk_->finish(at);
 }
 
-void Clock::begin(Task task, double seconds) {
-  const std::vector<StreamCursor> members = std::move(task.at);
+void Clock::begin(Task task, Members members, double seconds) {
   if (seconds <= 0) {
     for (const StreamCursor at : members) instant_.push_back({at, now_});
     return;
@@ -249,7 +246,6 @@ void Clock::begin(Task task, double seconds) {
   for (const StreamCursor at : members)
     if (const OpRef ref = walk_->ref(at); !task.of_step_before && ref.index >= actors_[at.actor].ended[at.stream])
       task.ops.push_back(ref);
-  task.at.clear();
   task.begin = task.since = now_;
   task.left = seconds;
   task.rate = 0;  // set by settle()
@@ -260,30 +256,36 @@ void Clock::begin(Task task, double seconds) {
 }
 
 void Clock::run(StreamCursor at) {
-  if (put_off({at})) return;
+  const Members alone(&at, 1);
+  if (put_off(alone)) return;
   const Op& op = walk_->op(at);
-  if (op.communicates() && !op.offers()) return collective({at});
+  if (op.communicates() && !op.offers()) return collective(alone);
   Task task;
-  task.at = {at};
   if (op.def->op_class == OpClass::transfer) {
     task.kind = Kind::copy;
-    return begin(task, static_cast<double>(program(at).tensors[op.reads[0]].bytes()) / kHostBytesPerSecond);
+    return begin(std::move(task), alone,
+                 static_cast<double>(program(at).tensors[op.reads[0]].bytes()) / kHostBytesPerSecond);
   }
-  if (op.offers()) return begin(task, 0);
-  const OpTime time = op_time(device(at), program(at), op);
+  if (op.offers()) return begin(std::move(task), alone, 0);
+  Usage& usage = usage_[at.actor];
+  const ComputeCost& cost = actors_[at.actor].costs.of(op, [&] {
+    return ComputeCost{op_time(device(at), program(at), op), &usage.op_seconds[op.def->name]};
+  });
+  const OpTime& time = cost.time;
   task.bound = time.bound;
-  usage_[at.actor].flops += time.flops;
-  usage_[at.actor].op_seconds[op.def->name] += time.seconds;
-  if (time.seconds <= 0) return begin(task, 0);
+  usage.flops += time.flops;
+  *cost.sum += time.seconds;
+  if (time.seconds <= 0) return begin(std::move(task), alone, 0);
   const double slowness = slowness_.empty() ? 1 : slowness_[at.actor];
-  begin(task, slowness * time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));
+  const double seconds = slowness * time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]);
+  begin(std::move(task), alone, seconds + wake_time(at));
 }
 
 void Clock::meet(const std::vector<StreamCursor>& members) {
   if (!put_off(members)) collective(members);
 }
 
-void Clock::collective(const std::vector<StreamCursor>& members) {
+void Clock::collective(Members members) {
   const StreamCursor first = members.front();
   const Op& op = walk_->op(first);
   const int rank = colours_.first[first.actor];
@@ -312,12 +314,11 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   for (const StreamCursor at : members) wake = std::max(wake, wake_time(at));
   if (seconds > 0) seconds += wake;
   Task task;
-  task.at = members;
   task.kind = Kind::collective;
   task.level = group.level;
   task.occupied = occupied_multiprocessors(cluster_, group);
   if (task.occupied > 0 && seconds > 0) task.traffic = std::llround(kMemoryPerSent * sent / seconds);
-  begin(task, seconds);
+  begin(std::move(task), members, seconds);
 }
 
 void Clock::send(StreamCursor at) {
@@ -330,13 +331,12 @@ void Clock::send(StreamCursor at) {
   usage_[at.actor].sent_bytes[level] += bytes;
   messages_[walk_->channel(at)].push_back(tasks_.size());
   Task task;
-  task.at = {at};
   task.kind = Kind::message;
   task.level = level;
   const double seconds = std::max(1e-9, message_seconds(cluster_, level, bandwidth, bytes));
   task.occupied = link_at(cluster_, level).channels;
   if (task.occupied > 0) task.traffic = std::llround(kMemoryPerSent * bytes / seconds);
-  begin(task, seconds);
+  begin(std::move(task), Members(&at, 1), seconds);
 }
 
 void Clock::receive(StreamCursor at) {
@@ -396,13 +396,15 @@ double Clock::rate_of(const Task& task) const {
 
 // Updates the rates and ends of tasks, after all events of this instant.
 void Clock::settle() {
-  std::set<int> tasks;
+  settling_.clear();
   for (const int id : touched_) {
     actors_[id].touched = false;
-    tasks.insert(actors_[id].running.begin(), actors_[id].running.end());
+    settling_.insert(settling_.end(), actors_[id].running.begin(), actors_[id].running.end());
   }
   touched_.clear();
-  for (const int id : tasks) {
+  std::sort(settling_.begin(), settling_.end());
+  settling_.erase(std::unique(settling_.begin(), settling_.end()), settling_.end());
+  for (const int id : settling_) {
     Task& task = tasks_[id];
     const double rate = rate_of(task);
     if (rate == task.rate) continue;

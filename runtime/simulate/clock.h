@@ -8,10 +8,12 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "ir/per_kind.h"
 #include "ir/walk.h"
 #include "simulate/op_cost.h"
 #include "simulate/rank_colours.h"
@@ -67,6 +69,7 @@ class Clock : private WalkPolicy {
 
  private:
   enum class Kind : uint8_t { compute, copy, collective, message };
+  using Members = std::span<const StreamCursor>;
   struct Task {
     std::vector<StreamCursor> at;
     Kind kind = Kind::compute;
@@ -86,7 +89,13 @@ class Clock : private WalkPolicy {
     int task, version;
     bool operator>(const Event& other) const { return std::tie(end, task) > std::tie(other.end, other.task); }
   };
+  struct ComputeCost {
+    OpTime time;
+    double* sum = nullptr;  // Usage::op_seconds of the op
+  };
   struct Actor {
+    explicit Actor(const Program& program) : costs(program) {}
+    PerKind<ComputeCost> costs;
     std::vector<int> running;  // tasks
     std::array<int, kLevels> out = {}, in = {};
     int computing = 0, copying = 0;
@@ -107,7 +116,8 @@ class Clock : private WalkPolicy {
 
   const Program& program(StreamCursor at) const;
   const DeviceModel& device(StreamCursor at) const;
-  void begin(Task task, double seconds);
+  // Begins the task on the streams of `members`.
+  void begin(Task task, Members members, double seconds);
   void join_task(int task, StreamCursor at);
   void leave(int task);
   void account(Actor& actor, Usage& usage) const;
@@ -120,11 +130,11 @@ class Clock : private WalkPolicy {
   bool awaits_left_over(const LeftOver& over) const;
   void begin_left_over();
   bool awaits_step_before(StreamCursor at) const;
-  bool put_off(const std::vector<StreamCursor>& members);
+  bool put_off(Members members);
   void take_up();
   void end_step();
   double wake_time(StreamCursor at) const;
-  void collective(const std::vector<StreamCursor>& members);
+  void collective(Members members);
   void finish(StreamCursor at, double began);
 
   const Job& job_;
@@ -140,8 +150,9 @@ class Clock : private WalkPolicy {
   std::vector<std::vector<OpSpan>> spans_;
   std::vector<Task> tasks_;
   std::vector<std::pair<StreamCursor, double>> instant_;  // ops that ended at the instant of their begin
-  std::vector<int> touched_;
-  std::map<int, std::deque<int>> messages_;  // by channel: tasks without a receiver yet
+  std::vector<int> touched_;                              // actors
+  std::vector<int> settling_;                             // scratch of settle
+  std::map<int, std::deque<int>> messages_;               // by channel: tasks without a receiver yet
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<LeftOver> left_before_;               // carried over from the previous step, not yet begun

@@ -196,7 +196,7 @@ void report_overtaking(const BodyView& body, OpRef carried, const Overtaking& by
 void check_end(const BodyView& body, Findings& findings) {
   const std::vector<Stream>& streams = body.body->streams;
   const OpRef last{0, static_cast<int>(streams[0].ops.size()) - 1};
-  const Table<StreamId, int> ended = ended_with(*body.body, body.order);
+  const Table<StreamId, int> ended = ended_with(*body.body);
   std::optional<TwoSteps> steps;
   for (const StreamId s : ended.ids())
     for (int i = ended[s]; i < std::ssize(body.body->streams[s].ops); i++) {

@@ -151,7 +151,7 @@ struct Expected {
 };
 
 std::string code_at(const Site& site) {
-  std::string path = site.file, line;
+  std::string path = site.file.str(), line;
   if (!path.starts_with("/")) path = PRUN_SOURCE_DIR "/" + path;
   std::ifstream file(path);
   for (int i = 0; i < site.line; i++) std::getline(file, line);

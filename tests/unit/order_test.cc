@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "ir/carried.h"
 
 namespace prun {
@@ -83,7 +85,7 @@ TEST(Order, EdgesToTheStepBeforeAreSatisfied) {
 // No op of its own step waits for the last op of stream 1; op 1 of stream 0 waits for it in the next step.
 TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
   const Body body = body_of({{{}, {{1, 1, 1}}, {{1, 0, 0}}}, {{{0, 2, 1}}, {{0, 0, 0}}}});
-  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  const Table<StreamId, int> ended = ended_with(body);
   EXPECT_EQ(ended[0], 3);
   EXPECT_EQ(ended[1], 1);
   EXPECT_TRUE(goes_on(body));
@@ -95,6 +97,26 @@ TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
   EXPECT_TRUE(steps.before({1, 1}, {0, 2}));
   EXPECT_FALSE(goes_on(body_of({{{}, {{1, 0, 0}}}, {{{0, 0, 0}}}})));
   EXPECT_FALSE(goes_on(body_of({{}, {{}}})));
+}
+
+TEST(Order, TheEndOfAStepIsTheClockOfItsLastOp) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::vector<std::vector<Edge>>> streams(4);
+    for (int i = 0; i < 40; ++i) {
+      std::vector<Edge> waits;
+      for (const int stream : {0, 1, 2, 3})
+        if (const int ops = static_cast<int>(streams[stream].size()); ops > 0 && random() % 3 == 0)
+          waits.push_back({stream, static_cast<int>(random() % ops), static_cast<int>(random() % 4 == 0)});
+      streams[random() % 4].push_back(waits);
+    }
+    streams[0].emplace_back();
+    const Body body = body_of(streams);
+    const Order order(body);
+    const Table<StreamId, int> ended = ended_with(body);
+    const OpRef last{0, static_cast<int>(streams[0].size()) - 1};
+    for (StreamId s = 1; s < 4; ++s) EXPECT_EQ(ended[s], order.ended_before(last, s)) << "round " << round;
+  }
 }
 
 TEST(Order, ACycleNamesTheFirstBlockedOpOfEachStream) {

@@ -4,23 +4,19 @@
 local prun = require "prun"
 
 return prun.schedule("interleaved", function(rank, ranks, micro, chunks)
-  local forward, backward = {}, {}  -- the order of each phase, the same on every rank
-  for first = 0, micro - 1, ranks do
-    for chunk = 0, chunks - 1 do
-      for i = first, first + ranks - 1 do
-        forward[#forward + 1] = { i, chunk }
-        backward[#backward + 1] = { i, chunks - 1 - chunk }
-      end
-    end
+  -- The n-th slot of a phase is the same on every rank. The pattern covers whole groups, because otherwise ranks would
+  -- wait for each other; slots of missing microbatches are skipped.
+  local group = ranks * chunks
+  local slots = (micro + ranks - 1) // ranks * group
+  local function run(phase, n, chunk)
+    local microbatch = n // group * ranks + n % ranks
+    if microbatch < micro then phase(microbatch, chunk) end
   end
-  -- The pattern covers whole groups, because otherwise ranks would wait for each other; slots of missing microbatches
-  -- are skipped.
   local f, b = 0, 0
-  local function run(word, turn) if turn[1] < micro then prun[word](turn[1], turn[2]) end end
-  local function F() f = f + 1; run("forward", forward[f]) end
-  local function B() b = b + 1; run("backward", backward[b]) end
-  local warm = math.min(#forward, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
+  local function F() run(prun.forward, f, f // ranks % chunks) f = f + 1 end
+  local function B() run(prun.backward, b, chunks - 1 - b // ranks % chunks) b = b + 1 end
+  local warm = math.min(slots, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
   for _ = 1, warm do F() end
-  for _ = 1, #forward - warm do F() B() end
+  for _ = 1, slots - warm do F() B() end
   for _ = 1, warm do B() end
 end, { chunks = 2 })

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "kernels/cpu/gemm/gemm.h"
@@ -51,22 +51,24 @@ void OpView::expect_count(const Tensor& tensor, int64_t count) const {
 
 namespace {
 
-const std::map<std::string_view, KernelEntry>& kernels() {
-  static const std::map<std::string_view, KernelEntry> table = [] {
-    std::map<std::string_view, KernelEntry> all;
+// Returns the kernel of an op; null = none.
+const KernelEntry* find_kernel(const Op& op) {
+  static const std::unordered_map<const OpDef*, KernelEntry> table = [] {
+    std::unordered_map<const OpDef*, KernelEntry> all;
 #define PRUN_ADD(name) \
-  for (const KernelEntry& entry : name##_kernels) all[entry.kind] = entry;
+  for (const KernelEntry& entry : name##_kernels) all[&op_def(entry.kind)] = entry;
     PRUN_CPU_FAMILIES(PRUN_ADD)
 #undef PRUN_ADD
     return all;
   }();
-  return table;
+  const auto found = table.find(op.def);
+  return found == table.end() ? nullptr : &found->second;
 }
 
 const KernelEntry& entry_of(const Op& op) {
-  const auto found = kernels().find(op.def->name);
-  PRUN_CHECK(found != kernels().end(), fmt::format("no CPU kernel for {}", op.def->name));
-  return found->second;
+  const KernelEntry* found = find_kernel(op);
+  PRUN_CHECK(found != nullptr, fmt::format("no CPU kernel for {}", op.def->name));
+  return *found;
 }
 
 class CpuDevice final : public Device {
@@ -75,9 +77,11 @@ class CpuDevice final : public Device {
   std::string numerics() const override { return "cpu: " + gemm_library(); }
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
+    const KernelEntry* found = find_kernel(op);
+    if (found == nullptr || found->workspace == nullptr || !supports(op, program)) return 0;
     RankMemory memory;
     memory.program = &program;
-    return supports(op, program) ? cpu_workspace_bytes(memory, op, threads) : 0;
+    return cpu_workspace_bytes(memory, op, threads);
   }
 
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
@@ -90,9 +94,9 @@ class CpuDevice final : public Device {
   }
 
   bool supports(const Op& op, const Program& program) const override {
-    const auto found = kernels().find(op.def->name);
-    if (found == kernels().end()) return false;
-    const Accepts accepts = found->second.accepts;
+    const KernelEntry* found = find_kernel(op);
+    if (found == nullptr) return false;
+    const Accepts accepts = found->accepts;
     const auto fits = [&](TensorId id, bool written) {
       switch (program.tensors[id].dtype) {
         case Dtype::f32:
@@ -119,9 +123,9 @@ class CpuDevice final : public Device {
 }  // namespace cpu
 
 int64_t cpu_workspace_bytes(const RankMemory& memory, const Op& op, int threads) {
-  const auto found = cpu::kernels().find(op.def->name);
-  if (found == cpu::kernels().end() || found->second.workspace == nullptr) return 0;
-  return round_up(found->second.workspace(cpu::OpView(memory, op, threads)), kAlignBytes);
+  const cpu::KernelEntry* found = cpu::find_kernel(op);
+  if (found == nullptr || found->workspace == nullptr) return 0;
+  return round_up(found->workspace(cpu::OpView(memory, op, threads)), kAlignBytes);
 }
 
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<cpu::CpuDevice>(); }
