@@ -1,5 +1,7 @@
 // Adafactor's three ops on a unit: they list the same parameters, as the program's state describes them, read the same
 // gradients, and hand on their vectors from one to the next.
+#include "ir/factored.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "ir/factored.h"
 #include "ir/ops.h"
 #include "ir/split_axes.h"
 #include "verify/values.h"

@@ -24,7 +24,7 @@ local optimizers = {
   adamw = function() return prun.adamw { lr = arg.cosine and prun.cosine { lr = 1e-3 } or 1e-3, clip = 1 } end,
   sgd = function() return prun.sgd { lr = 0.1, momentum = 0.9 } end,
   lion = function() return prun.lion { lr = 1e-4 } end,
-  adafactor = function() return prun.adafactor { lr = 1e-3, ema = 0.9 } end,
+  adafactor = function() return prun.adafactor { lr = 1e-3 } end,
 }
 local axis = axes[arg.strategy]
 return prun.plan {
