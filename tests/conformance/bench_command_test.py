@@ -142,7 +142,8 @@ class Failures(unittest.TestCase):
         os.kill(int(children.read_text().split()[1]), signal.SIGKILL)
         _, err = prun.communicate(timeout=60)
         self.assertEqual(prun.returncode, 10)
-        self.assertRegex(err, r"^prun: rank \d was killed by SIGKILL\n")
+        # A rank that dies while it joins may first lose a connection, of which the launcher warns.
+        self.assertRegex(err, r"(?m)^prun: rank \d was killed by SIGKILL$")
         self.assertNotIn("prun check", err)
 
 
