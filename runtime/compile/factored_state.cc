@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "compile/ir_build.h"
 #include "compile/matrix_split.h"
@@ -32,7 +33,7 @@ size_t index_of(const std::string& axes, FactoredParts& parts) {
   return parts.axes.size() - 1;
 }
 
-// Returns the value of a parameter's means, which lack the dim; -1 = none.
+// Describes a parameter's means over a dim, which the means lack; -1 = none.
 Value mean_of(const Value& parameter, int lacks, const char* kind) {
   Value mean;
   mean.name = fmt::format("{}.{}", kind, parameter.name);
@@ -46,7 +47,7 @@ Value mean_of(const Value& parameter, int lacks, const char* kind) {
   if (lacks < 0) return mean;
   mean.type.shape.erase(mean.type.shape.begin() + lacks);
   if (!mean.whole.empty()) mean.whole.erase(mean.whole.begin() + lacks);
-  if (parameter.split_dim == lacks) {  // whole on every rank, but for parts such as experts
+  if (parameter.split_dim == lacks) {  // only an axis of parts, such as experts, still divides the means
     mean.split_axis = SplitAxes(parameter.split_axis).part;
     mean.split_dim = 0;
     mean.grain = 1;
@@ -66,7 +67,8 @@ class Builder {
 
   FactoredUnit build() {
     const std::vector<ValueId>& parameters = state_.graph.units[unit_].parameters;
-    for (size_t p = 0; p < parameters.size(); ++p) add(p, state_.graph.values[parameters[p]]);
+    for (size_t p = 0; p < parameters.size(); ++p)
+      add(state_.graph.values[parameters[p]], state_.layouts[unit_].start[p]);
     for (FactoredParts* parts : {&made_.means, &made_.norms})
       for (int64_t& elements : parts->elements) elements = round_up(elements, kLine);
     for (const sdk::FactoredList& of : sdk::kFactoredLists) {
@@ -78,14 +80,14 @@ class Builder {
   }
 
  private:
-  void add(size_t number, const Value& value) {
+  // `start`: first element in the unit's vector of parameters.
+  void add(const Value& value, int64_t start) {
     const Shape &part = value.type.shape, &whole = value.whole.empty() ? part : value.whole;
     const int dims = std::ssize(part);
     PRUN_CHECK(dims == 3 || SplitAxes(value.split_axis).part.empty(), value.name);  // experts have a dim of their own
     const MatrixSplit split = matrix_split(value);
     FactoredParameter one;
-    one.start = state_.layouts[unit_].start[number];
-    one.columns = one.whole_columns = 1;
+    one.start = start;
     if (dims > 0) one.columns = part.back(), one.whole_columns = whole.back();
     if (dims > 1) one.rows = part[dims - 2], one.whole_rows = whole[dims - 2];
     one.leads = element_count(part) / (one.rows * one.columns);
@@ -96,15 +98,10 @@ class Builder {
     add_axes(state_, split.apart, all);
     if (dims > 1) {
       const bool by_columns = value.split_dim + 1 == dims;  // of the two dims the one that is split, if any is
-      const auto [row_in, row_at] =
-          mean(number, mean_of(value, dims - 1, "row_var"), by_columns ? joined : shards_, one.leads * one.rows);
-      one.row_in = row_in, one.row_at = row_at;
-      const auto [column_in, column_at] =
-          mean(number, mean_of(value, dims - 2, "col_var"), by_columns ? shards_ : joined, one.leads * one.columns);
-      one.column_in = column_in, one.column_at = column_at;
+      std::tie(one.row_in, one.row_at) = mean(mean_of(value, dims - 1, "row_var"), by_columns ? joined : shards_);
+      std::tie(one.column_in, one.column_at) = mean(mean_of(value, dims - 2, "col_var"), by_columns ? shards_ : joined);
     } else {
-      const auto [column_in, column_at] = mean(number, mean_of(value, -1, "variance"), shards_, one.columns);
-      one.column_in = column_in, one.column_at = column_at;
+      std::tie(one.column_in, one.column_at) = mean(mean_of(value, -1, "variance"), shards_);
     }
     one.norm_in = static_cast<int64_t>(index_of(all, made_.norms));
     one.norm_at = made_.norms.elements[one.norm_in];
@@ -112,14 +109,12 @@ class Builder {
     listed_.push_back(one);
   }
 
-  struct Place {
-    int64_t vector, start;
-  };
-  Place mean(size_t number, Value value, const std::string& axes, int64_t elements) {
+  // Appends a mean to the vector over these axes; returns the vector's index and the mean's first element.
+  std::pair<int64_t, int64_t> mean(Value value, const std::string& axes) {
     const size_t vector = index_of(axes, made_.means);
     const int64_t start = made_.means.elements[vector];
-    made_.means.elements[vector] += elements;
-    made_.listed.push_back({std::move(value), number, vector, start});
+    made_.means.elements[vector] += value.count();
+    made_.listed.push_back({std::move(value), vector, start});
     return {static_cast<int64_t>(vector), start};
   }
 

@@ -14,10 +14,9 @@ namespace prun {
 
 // The means of one parameter over its rows or columns, or of a vector for each element.
 struct FactoredMean {
-  Value value;           // name, shape and split, as of a parameter
-  size_t parameter = 0;  // number in the unit
-  size_t vector = 0;     // index in FactoredUnit::means
-  int64_t start = 0;     // first element in the unit's part of the vector
+  Value value;        // name, shape and split, as of a parameter
+  size_t vector = 0;  // index in FactoredUnit::means
+  int64_t start = 0;  // first element in the unit's part of the vector
 };
 
 // A unit's parts of vectors: the axes over which ranks add each up ("dp,tp"; "" = none), and the elements of the part,

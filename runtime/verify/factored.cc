@@ -67,7 +67,7 @@ bool is_mean_of(const Program& program, const StateTensor& mean, const StateTens
          std::set<std::string>(mean.replicated.begin(), mean.replicated.end()) == replicated;
 }
 
-// Returns what is wrong with a listed parameter, compared with the state that it is.
+// Compares a listed parameter with its description in Program::state; "" = they agree.
 std::string problem_of(const Program& program, const Op& update, const sdk::FactoredParameter& listed,
                        const StateTensor& parameter) {
   const Shape& whole = parameter.shape;

@@ -51,28 +51,48 @@ class Own(unittest.TestCase):
             self.assertIn("optimizer.my_adamw.v.block0.qkv.weight", names)
 
 
-MUON = "tests/parity/groups.lua"
+PLAN = "tests/parity/groups.lua"
 D = 48  # width; a block has matrices of 3, 1, 4 and 4 times D * D elements, whose smaller side is D
 
 
-class Muon(unittest.TestCase):
+class OnMeshes:
+    """Training with the groups of tests/parity/groups.lua that are named `groups`."""
+
     def losses(self, ranks=1, *options, **settings):
-        return program_text.losses(PRUN, MUON, ranks, *options, groups="muon", **settings)
+        return program_text.losses(PRUN, PLAN, ranks, *options, groups=self.groups, **settings)
+
+    def assert_same_on_every_mesh(self, one, dtype, bound):
+        for strategy, ranks in (("ddp", 2), ("zero1", 2), ("zero2", 3), ("zero3", 3)):
+            with self.subTest(strategy=strategy, ranks=ranks, dtype=dtype):
+                for mine, theirs in zip(self.losses(ranks, strategy=strategy, dtype=dtype), one, strict=True):
+                    self.assertLess(abs(mine - theirs), bound * theirs)
+
+    def resumed(self):
+        """Resumes on another mesh, compares the losses, and returns the tensors of the checkpoint."""
+        with tempfile.TemporaryDirectory() as folder:
+            half = pathlib.Path(folder, "half")
+            whole = self.losses(2, strategy="zero3", steps=6)
+            first = self.losses(2, "--checkpoint", half, strategy="zero3", steps=3)
+            rest = self.losses(3, "--checkpoint", half, "--resume", "auto", strategy="ddp", steps=6)
+            for mine, theirs in zip(first + rest, whole, strict=True):
+                self.assertLess(abs(mine - theirs), 1e-4 * theirs)
+            return json.loads((half / "step_00000003/index.json").read_text())["tensors"]
+
+
+class Muon(OnMeshes, unittest.TestCase):
+    groups = "muon"
 
     def test_it_is_the_same_on_every_mesh(self):
         for dtype, bound in (("f32", 1e-4), ("bf16", 1e-3)):
-            one, adamw = self.losses(dtype=dtype), program_text.losses(PRUN, MUON, 1, dtype=dtype)
+            one, adamw = self.losses(dtype=dtype), program_text.losses(PRUN, PLAN, 1, dtype=dtype)
             self.assertLess(one[-1], one[0] - 0.1)
             self.assertGreater(abs(one[-1] - adamw[-1]), 2 * bound * one[-1])
-            for strategy, ranks in (("ddp", 2), ("zero1", 2), ("zero2", 3), ("zero3", 3)):
-                with self.subTest(strategy=strategy, ranks=ranks, dtype=dtype):
-                    for mine, theirs in zip(self.losses(ranks, strategy=strategy, dtype=dtype), one, strict=True):
-                        self.assertLess(abs(mine - theirs), bound * theirs)
+            self.assert_same_on_every_mesh(one, dtype, bound)
 
     def test_each_matrix_has_one_owner_and_owners_have_even_work(self):
         for strategy, ranks, layers in (("single", 1, 4), ("ddp", 2, 4), ("zero3", 4, 8), ("zero1", 3, 6)):
             with self.subTest(strategy=strategy, ranks=ranks):
-                dump = program_text.command(PRUN, "dump", MUON, ranks, dict(groups="muon", strategy=strategy, layers=layers))
+                dump = program_text.command(PRUN, "dump", PLAN, ranks, dict(groups="muon", strategy=strategy, layers=layers))
                 work, matrices = collections.Counter(), 0
                 for line in re.findall(r"^ +\d+  orthogonalize .*$", dump, flags=re.M):
                     lists = {name: [int(n) for n in re.split(r"[ ,]+", text) if n]
@@ -86,64 +106,46 @@ class Muon(unittest.TestCase):
                 self.assertLess(max(work.values()), 1.1 * sum(work.values()) / ranks)
 
     def test_its_state_is_one_moment_for_matrices(self):
-        got = [program_text.check(PRUN, MUON, 1, groups=groups, layers=2)[0]["roles"]["optimizer"]
+        got = [program_text.check(PRUN, PLAN, 1, groups=groups, layers=2)[0]["roles"]["optimizer"]
                for groups in ("none", "muon")]
         self.assertEqual(got[0] - got[1], 4 * 2 * 12 * D * D)
 
     def test_check_names_the_optimizer_of_each_group(self):
-        text = program_text.run(PRUN, "check", MUON, "--nproc", 1, check=True, groups="muon").stdout
+        text = program_text.run(PRUN, "check", PLAN, "--nproc", 1, check=True, groups="muon").stdout
         self.assertIn("group 1, embed*|head* (adamw, lr × 0.1, decay 0.01): ", text)
         self.assertIn("no group (muon, decay ", text)
 
     def test_it_resumes_on_another_mesh(self):
-        with tempfile.TemporaryDirectory() as folder:
-            half = pathlib.Path(folder, "half")
-            whole = self.losses(2, strategy="zero3", steps=6)
-            first = self.losses(2, "--checkpoint", half, strategy="zero3", steps=3)
-            rest = self.losses(3, "--checkpoint", half, "--resume", "auto", strategy="ddp", steps=6)
-            for mine, theirs in zip(first + rest, whole, strict=True):
-                self.assertLess(abs(mine - theirs), 1e-4 * theirs)
-            names = json.loads((half / "step_00000003/index.json").read_text())["tensors"]
-            self.assertIn("optimizer.muon.momentum.block0.qkv.weight", names)
-            self.assertIn("optimizer.adamw.v.block0.qkv.bias", names)
-            self.assertNotIn("optimizer.adamw.v.block0.qkv.weight", names)
+        names = self.resumed()
+        self.assertIn("optimizer.muon.momentum.block0.qkv.weight", names)
+        self.assertIn("optimizer.adamw.v.block0.qkv.bias", names)
+        self.assertNotIn("optimizer.adamw.v.block0.qkv.weight", names)
 
 
-class Adafactor(unittest.TestCase):
-    def losses(self, ranks=1, *options, **settings):
-        return program_text.losses(PRUN, MUON, ranks, *options, groups="adafactor", **settings)
+class Adafactor(OnMeshes, unittest.TestCase):
+    groups = "adafactor"
 
     def test_it_is_the_same_on_every_mesh(self):
         for dtype, bound in (("f32", 1e-4), ("bf16", 1e-3)):
             one = self.losses(dtype=dtype)
             self.assertLess(one[-1], one[0] - 0.05)
-            for strategy, ranks in (("ddp", 2), ("zero1", 2), ("zero2", 3), ("zero3", 3)):
-                with self.subTest(strategy=strategy, ranks=ranks, dtype=dtype):
-                    for mine, theirs in zip(self.losses(ranks, strategy=strategy, dtype=dtype), one, strict=True):
-                        self.assertLess(abs(mine - theirs), bound * theirs)
+            self.assert_same_on_every_mesh(one, dtype, bound)
 
     def test_its_state_is_a_row_and_a_column_of_each_matrix(self):
-        state = program_text.check(PRUN, MUON, 1, groups="adafactor", layers=1)[0]["roles"]["optimizer"]
+        state = program_text.check(PRUN, PLAN, 1, groups="adafactor", layers=1)[0]["roles"]["optimizer"]
         matrices = [(256, D), (16, D), (D, 3 * D), (D, D), (D, 4 * D), (4 * D, D), (D, 256)]
         vectors = 2 * D + 2 * D + 3 * D + D + 4 * D + D + 2 * D
         due = 4 * (sum(rows + columns for rows, columns in matrices) + vectors)
         self.assertTrue(due <= state <= due + 3 * 64, (state, due))  # each unit's part fills cache lines
 
     def test_it_resumes_on_another_mesh(self):
-        with tempfile.TemporaryDirectory() as folder:
-            half = pathlib.Path(folder, "half")
-            whole = self.losses(2, strategy="zero3", steps=6)
-            first = self.losses(2, "--checkpoint", half, strategy="zero3", steps=3)
-            rest = self.losses(3, "--checkpoint", half, "--resume", "auto", strategy="ddp", steps=6)
-            for mine, theirs in zip(first + rest, whole, strict=True):
-                self.assertLess(abs(mine - theirs), 1e-4 * theirs)
-            tensors = json.loads((half / "step_00000003/index.json").read_text())["tensors"]
-            for kind, name, shape in (("row_var", "qkv.weight", [D]), ("col_var", "qkv.weight", [3 * D]), ("variance", "qkv.bias", [3 * D])):
-                self.assertEqual(tensors[f"optimizer.adafactor.{kind}.block0.{name}"]["shape"], shape)
+        tensors = self.resumed()
+        for kind, name, shape in (("row_var", "qkv.weight", [D]), ("col_var", "qkv.weight", [3 * D]), ("variance", "qkv.bias", [3 * D])):
+            self.assertEqual(tensors[f"optimizer.adafactor.{kind}.block0.{name}"]["shape"], shape)
 
     def test_replicas_of_its_state_are_compared(self):
         self.losses(2, "--check-replicas", "1", strategy="ddp")
-        dump = program_text.run(PRUN, "dump", MUON, "--nproc", 2, "--check-replicas", "1", check=True, groups="adafactor",
+        dump = program_text.run(PRUN, "dump", PLAN, "--nproc", 2, "--check-replicas", "1", check=True, groups="adafactor",
                                 strategy="zero1").stdout
         self.assertIn("row_var.block0.qkv.weight", dump)
 

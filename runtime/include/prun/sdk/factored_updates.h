@@ -1,5 +1,5 @@
-// The parameters that Adafactor's ops process, as their attributes list them, and the places of each one's means of
-// squared gradients: over the columns of a row, over the rows of a column, or, of a vector, of each element.
+// The attributes of Adafactor's ops list parameters, and the places of their means of squared gradients. A matrix has a
+// mean for each row, over its columns, and for each column, over its rows; a vector has the square of each element.
 //
 //   factor_means   a rank's part of the gradients -> its part of the means, as sums
 //   all_reduce     over the axes that divide rows or columns, or shard the vector of parameters
@@ -32,7 +32,7 @@ struct FactoredParameter {
 
   int64_t count() const { return leads * rows * columns; }
   bool is_matrix() const { return row_in >= 0; }
-  // Returns whether the mean of a matrix's means is computed from its rows: ranks may have parts of them.
+  // Returns whether this rank has all rows; otherwise the mean of a matrix's means is computed from its columns.
   bool has_all_rows() const { return rows == whole_rows; }
 };
 
@@ -67,7 +67,7 @@ std::vector<FactoredParameter> factored_parameters(const Attributes& attributes)
   return parameters;
 }
 
-// The operands of the three ops: how many vectors of means and of norms there are.
+// Numbers of vectors that the lists of the three ops refer to.
 struct FactoredOperands {
   int64_t means = 0, norms = 0;
 };

@@ -97,8 +97,8 @@ struct Operands {
   }
 };
 
-// Calls f(row of all leads, first column, place in the shard, count) for the runs of rows in elements [begin, end) of a
-// range.
+// Calls f(row, first column, place in the shard, count) for the runs of rows in elements [begin, end) of a range; rows
+// of all matrices are numbered in sequence.
 template <class F>
 void each_run(const FactoredParameter& one, const FactoredRange& range, int64_t begin, int64_t end, const F& f) {
   for (int64_t e = range.begin + begin; e < range.begin + end;) {
@@ -176,7 +176,7 @@ class Averages {
       factors_.push_back(1 / std::max(mean, o.eps1));
     }
   }
-  // `row`: of all leads.
+  // `row`: its number among the rows of all matrices.
   RowEstimate estimate(int64_t row, int64_t column) const {
     const int64_t lead = row / one_.rows;
     const auto of_row = rows_ != nullptr ? static_cast<float>(rows_[row] * factors_[lead]) : 1.0f;
