@@ -41,7 +41,26 @@ class Builder {
     std::lock_guard lock(c_.to_itself.mutex);
     c_.to_itself.by_lane[op.tag].push_back(message);
   }
+  // Copies on the device if the batch is in a queue and receives the message, too. Returns whether it did.
+  bool copy_to_itself(const prun_p2p& send, const prun_p2p& receive) {
+    if (queue_.kind != PRUN_MEM_CUDA || send.tag != receive.tag || send.bytes != receive.bytes) return false;
+    const Cuda& cuda = c_.library->cuda();
+    cudaStream_t stream = stream_of(*c_.world);
+    c_.library->check("cudaMemcpyAsync",
+                      cuda.memcpy_async(receive.ptr, send.ptr, send.bytes, cudaMemcpyDefault, stream));
+    if (!c_.library->capturing(stream)) watch(stream);
+    return true;
+  }
+  // Returns whether a message to itself, or the receive of one, is in flight.
+  bool awaits_itself(uint64_t tag) const {
+    std::lock_guard lock(c_.to_itself.mutex);
+    return !c_.to_itself.by_lane[tag].empty() || c_.to_itself.awaited[tag] > 0;
+  }
   void receive_from_itself(const prun_p2p& op) {
+    {
+      std::lock_guard lock(c_.to_itself.mutex);
+      ++c_.to_itself.awaited[op.tag];
+    }
     request_->from_itself.push_back({op.tag, op.ptr, op.bytes, on_host(op) ? nullptr : stream_of(*c_.world)});
   }
 
@@ -97,9 +116,12 @@ class Builder {
                       cuda.memcpy_async(message.pinned, op.ptr, op.bytes, cudaMemcpyDefault, stream));
     message.event = c_.take_event();
     c_.library->check("cudaEventRecord", cuda.event_record(message.event, stream));
-    if (message.captured) return;
+    if (!message.captured) watch(stream);
+  }
+  // Ends the request only after the stream's work until now.
+  void watch(cudaStream_t stream) {
     const SelfMessage watched{nullptr, 0, c_.take_event()};
-    c_.library->check("cudaEventRecord", cuda.event_record(watched.event, stream));
+    c_.library->check("cudaEventRecord", c_.library->cuda().event_record(watched.event, stream));
     request_->copies.push_back(watched);
   }
 
@@ -122,15 +144,18 @@ class Builder {
 
 std::unique_ptr<Request> start_batch(Context& c, std::span<const prun_p2p> ops, prun_queue queue) {
   Builder builder(c, queue);
-  // Sends to this rank itself come first, so that receives of the same batch find them.
+  std::vector<const prun_p2p*> sends, receives;  // between this rank and itself
   for (const prun_p2p& op : ops)
-    if (op.peer == c.rank && op.is_recv == 0) builder.send_to_itself(op);
-  for (const prun_p2p& op : ops) {
-    if (op.peer != c.rank)
-      builder.add(op);
-    else if (op.is_recv != 0)
-      builder.receive_from_itself(op);
+    if (op.peer == c.rank) (op.is_recv != 0 ? receives : sends).push_back(&op);
+  // The usual batch has one message to itself, which no earlier one precedes.
+  const bool direct = sends.size() == 1 && receives.size() == 1 && !builder.awaits_itself(sends[0]->tag) &&
+                      builder.copy_to_itself(*sends[0], *receives[0]);
+  if (!direct) {  // sends come first, so that receives of the same batch find them
+    for (const prun_p2p* op : sends) builder.send_to_itself(*op);
+    for (const prun_p2p* op : receives) builder.receive_from_itself(*op);
   }
+  for (const prun_p2p& op : ops)
+    if (op.peer != c.rank) builder.add(op);
   return builder.start();
 }
 

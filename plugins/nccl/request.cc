@@ -75,6 +75,7 @@ void receive_from_itself(Context& c, Request& req) {
       c.library->check("cudaMemcpyAsync", error);
     }
     waiting.pop_front();
+    --c.to_itself.awaited[receive.lane];
     if (message.bytes != receive.bytes)
       throw Failure{
           PRUN_EMISMATCH, c.rank,

@@ -31,6 +31,7 @@ struct SelfMessage {
 struct SelfMessages {
   std::mutex mutex;
   std::map<uint64_t, std::deque<SelfMessage>> by_lane;
+  std::map<uint64_t, int> awaited;  // receives by lane that have not found their message
 };
 
 struct Request {

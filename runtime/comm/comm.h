@@ -31,7 +31,8 @@ struct CollCall {
   const int64_t* counts = nullptr;
   const int64_t* recv_counts = nullptr;
   bool rank_order = false;  // sums are ((x0 + x1) + x2) + ..., bitwise identical over all transports
-  // A CUDA stream: the call runs on device memory after earlier work of that stream. Queue-ordered transports only.
+  // A CUDA stream: the call runs on device memory after earlier work of that stream. Queue-ordered transports only, and
+  // of the calls with a count per member only all_to_all_v.
   prun_queue queue{PRUN_MEM_HOST, nullptr};
 };
 std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"

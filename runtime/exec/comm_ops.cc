@@ -84,7 +84,8 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
 
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world) {
   if (PutChannel* channel = put_channel_of(memory, op, world)) return make_one_sided(*channel, memory, op);
-  if (op.is(ops::exchange_rows)) return make_row_exchange(communicator_of(memory, op, world), memory, op);
+  if (op.is(ops::exchange_rows))
+    return make_counted_kernel(memory, op, world, memory.data(op.reads[1]), {PRUN_MEM_HOST, nullptr});
   return op.def->coll == CollKind::all_gather_v ? make_all_gather_v(communicator_of(memory, op, world), memory, op)
                                                 : make_enqueued_kernel(memory, op, world, {PRUN_MEM_HOST, nullptr});
 }
@@ -95,6 +96,11 @@ std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op&
   CollCall call = coll_call(memory, op, communicator.size());
   call.queue = queue;
   return kernel_of([&communicator, prepared = communicator.prepare(call)] { communicator.run(prepared); });
+}
+
+std::unique_ptr<Kernel> make_counted_kernel(const RankMemory& memory, const Op& op, World& world, const void* counts,
+                                            prun_queue queue) {
+  return make_row_exchange(communicator_of(memory, op, world), memory, op, static_cast<const int32_t*>(counts), queue);
 }
 
 }  // namespace prun

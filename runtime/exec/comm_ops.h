@@ -32,6 +32,10 @@ std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op,
 // and does nothing for an offer.
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue);
 
+// Likewise for a counted op; `counts`: their copy in host memory, read by each run.
+std::unique_ptr<Kernel> make_counted_kernel(const RankMemory& memory, const Op& op, World& world, const void* counts,
+                                            prun_queue queue);
+
 // Returns the channel of a one-sided op that the transport implements; null: the op is not one-sided, or is a message
 // through a communicator.
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world);

@@ -109,46 +109,57 @@ void QueueBody::make_first() {
 
 void QueueBody::make_hosts() {
   for (const HostOp& host : regions_.hosts) {
-    const Op& of = op(host.op);
-    auto part = std::make_unique<HostPart>();
-    part->places = places(of, context_.memory.staging(host.op.stream));
-    RankMemory memory = context_.rank;
-    memory.tensors = part->places.get();
-    part->chunks = chunks_of(memory, context_.rank, of, context_.world);
-    if (part->chunks.empty()) {
-      part->kernel = of.communicates() ? make_comm_kernel(memory, of, context_.world)
-                                       : make_host_kernel(memory, of, context_.host);
-      StagedChunk& whole = part->chunks.emplace_back();
-      for (const TensorId id : of.is(ops::save_state) ? std::vector<TensorId>{} : seen_by(of))
-        whole.out.push_back(copy_of(id, *part->places, true));
-      for (const TensorId id : of.writes) whole.in.push_back(copy_of(id, *part->places, false));
-    } else {
-      part->kernel = make_chunks_kernel(memory, of, context_.world, part->chunks);
-      part->job.chunks = part->chunks.size();
-      part->back.emplace(context_.memory.device());
-      in_chunks_.push_back(part.get());
-    }
-    if (!lands_here(program(), of, context_.rank.rank))
-      for (StagedChunk& chunk : part->chunks) chunk.in.clear();
-    part->job.op = &of;
-    part->job.kernel = part->kernel.get();
-    part->job.waits = true;
-    hosts_.push_back(std::move(part));
-    HostJob& job = hosts_.back()->job;
-    std::unique_ptr<HostThread>& thread = host_threads_[host.op.stream];
-    if (thread != nullptr) {
-      job.thread = thread.get();
-      continue;
-    }
-    const auto on_done = [this] {
-      std::lock_guard lock(mutex_);
-      host_done_ = true;
-      host_done_cv_.notify_one();
-    };
-    thread = std::make_unique<HostThread>(body_.streams[host.op.stream].name, context_.cancelled, on_done,
-                                          context_.on_failure);
-    job.thread = thread.get();
+    HostPart& part = *hosts_.emplace_back(std::make_unique<HostPart>());
+    if (host.counts >= 0)
+      make_count_read(part, host.counts);
+    else
+      make_host_op(part, host.op);
+    part.job.op = &op(host.op);
+    part.job.kernel = part.kernel.get();
+    part.job.thread = &host_thread(host.op.stream);
+    part.job.waits = true;
   }
+}
+
+void QueueBody::make_host_op(HostPart& part, OpRef ref) {
+  const Op& of = op(ref);
+  part.places = places(of, context_.memory.staging(ref.stream));
+  RankMemory memory = context_.rank;
+  memory.tensors = part.places.get();
+  part.chunks = chunks_of(memory, context_.rank, of, context_.world);
+  if (part.chunks.empty()) {
+    part.kernel =
+        of.communicates() ? make_comm_kernel(memory, of, context_.world) : make_host_kernel(memory, of, context_.host);
+    StagedChunk& whole = part.chunks.emplace_back();
+    for (const TensorId id : of.is(ops::save_state) ? std::vector<TensorId>{} : seen_by(of))
+      whole.out.push_back(copy_of(id, *part.places, true));
+    for (const TensorId id : of.writes) whole.in.push_back(copy_of(id, *part.places, false));
+  } else {
+    part.kernel = make_chunks_kernel(memory, of, context_.world, part.chunks);
+    part.job.chunks = part.chunks.size();
+    part.back.emplace(context_.memory.device());
+    in_chunks_.push_back(&part);
+  }
+  if (!lands_here(program(), of, context_.rank.rank))
+    for (StagedChunk& chunk : part.chunks) chunk.in.clear();
+}
+
+void QueueBody::make_count_read(HostPart& part, TensorId counts) {
+  part.kernel = kernel_of([] {});
+  part.chunks.emplace_back().out.push_back(
+      {context_.memory.counts(counts), context_.rank.data(counts), program().tensors[counts].bytes()});
+}
+
+HostThread& QueueBody::host_thread(StreamId s) {
+  std::unique_ptr<HostThread>& thread = host_threads_[s];
+  if (thread != nullptr) return *thread;
+  const auto on_done = [this] {
+    std::lock_guard lock(mutex_);
+    host_done_ = true;
+    host_done_cv_.notify_one();
+  };
+  thread = std::make_unique<HostThread>(body_.streams[s].name, context_.cancelled, on_done, context_.on_failure);
+  return *thread;
 }
 
 void QueueBody::make_items() {
@@ -169,6 +180,9 @@ void QueueBody::make_items() {
     if (of.def->op_class == OpClass::transfer)
       transfers_[i] = {context_.rank.data(of.writes[0]), context_.rank.data(of.reads[0]),
                        program().tensors[of.reads[0]].bytes()};
+    else if (regions_.regions[regions_.region_of[i]].counted)
+      enqueued_[i] = make_counted_kernel(context_.rank, of, context_.world, context_.memory.counts(counts_of(of)),
+                                         stream(item.op.stream).queue());
     else if (of.communicates())
       enqueued_[i] = make_enqueued_kernel(context_.rank, of, context_.world, stream(item.op.stream).queue());
     else
@@ -272,8 +286,8 @@ bool QueueBody::all_ended() const {
 }
 
 bool QueueBody::ready(const Region& region) const {
-  return std::all_of(region.hosts.begin(), region.hosts.end(), [&](int host) { return host_ended(host); }) &&
-         std::all_of(region.after.begin(), region.after.end(), [&](int other) { return states_[other].launched; });
+  return std::all_of(region.after.begin(), region.after.end(), [&](int other) { return states_[other].launched; }) &&
+         std::all_of(region.hosts.begin(), region.hosts.end(), [&](int host) { return host_ended(host); });
 }
 
 bool QueueBody::issue_ready(int slot, StreamState* states) {
@@ -301,11 +315,15 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
     return;
   }
   DeviceGraph& graph = state.graph[slot];
-  if (state.has_work && graph.get() == nullptr) capture(id, slot, states);
+  if (state.has_work && !region.counted && graph.get() == nullptr) capture(id, slot, states);
   for (const int other : region.after) states_[other].ended->hold(origin);
   for (const auto& [s, back] : state.backs) back->hold(origin);
-  if (state.has_work) graph.launch(origin);
+  if (region.counted)
+    issue_item(region.items.front(), slot, nullptr, states);
+  else if (state.has_work)
+    graph.launch(origin);
   if (!whole_) state.ended->record(origin);
+  if (region.counted) return;
   StreamState& replayed = states[region.origin.index()];
   replayed.since_ns.store(now_ns(), std::memory_order_relaxed);
   replayed.running.store(3, std::memory_order_relaxed);
@@ -356,7 +374,7 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
     const DeviceStream& on = stream(item.op.stream);
     for (const int source : item.waits) {
       const bool here = regions_.region_of[source] == regions_.region_of[i];
-      if (here || capture == nullptr) reached_[source]->hold(on);
+      if (here || !replays()) reached_[source]->hold(on);  // a replayed region waits for others as a whole
     }
     if (context_.timed) spans_[slot][i].begin->record(on);
     run_item(id);
@@ -411,6 +429,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
   for (const Stream& stream : body_.streams) times.emplace_back(stream.ops.size());
   for (size_t i = 0; i < regions_.items.size(); ++i) {
     const Item& item = regions_.items[i];
+    if (item.host >= 0 && regions_.hosts[item.host].counts >= 0) continue;
     Times& of = times[item.op.stream][item.op.index];
     if (item.kind != Item::Kind::land) of.begin = ns(*spans_[slot][i].begin);
     of.end = ns(*spans_[slot][i].end);

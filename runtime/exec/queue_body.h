@@ -2,8 +2,8 @@
 //
 // One thread enqueues everything. The first run enqueues op by op, as do all timed runs. Later runs capture each region
 // if the device can, once per step slot, because a slot has its own pinned memory and events. From then on a region is
-// one launch. A body that is a single region is one launch as a whole: its graph also copies the step values, the
-// batch, the loss and the norm.
+// one launch; a counted op is enqueued anew, because its counts differ. A body that is a single region is one launch as
+// a whole: its graph also copies the step values, the batch, the loss and the norm.
 #pragma once
 #include <functional>
 #include <memory>
@@ -96,6 +96,9 @@ class QueueBody {
   const Program& program() const { return *context_.rank.program; }
   void make_items();
   void make_hosts();
+  void make_host_op(HostPart& part, OpRef ref);
+  void make_count_read(HostPart& part, TensorId counts);
+  HostThread& host_thread(StreamId s);
   void make_first();
   std::unique_ptr<Table<TensorId, void*>> places(const Op& op, std::byte* base) const;
   Copy copy_of(TensorId tensor, const Table<TensorId, void*>& places, bool to_host) const;

@@ -25,8 +25,7 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
     : JobRun(program, queue, world, options),
       queue_(queue),
       copies_(queue_.device()),
-      values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE),
-      eager_bytes_(program.bodies.size(), 0) {
+      values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();
   if (options.poison != nullptr)
     throw usage_error(fmt::format(
@@ -161,10 +160,11 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
-  eager_bytes_[id] = std::max(eager_bytes_[id], bytes_sent() - sent);
-  // Bytes sent by init and by bodies between steps count towards the next step, as in Executor.
-  if (id == kStepBody) slot.bytes = eager_bytes_[id] + std::exchange(sent_between_, 0);
-  if (id != kStepBody && program_.bodies[id].loss < 0) sent_between_ += eager_bytes_[id];
+  // Bytes sent by init and by bodies between steps count towards the next step, as in Executor. Replayed collectives
+  // count none, so the number is right only in timed runs, which report it.
+  const uint64_t bytes = bytes_sent() - sent;
+  if (id == kStepBody) slot.bytes = bytes + std::exchange(sent_between_, 0);
+  if (id != kStepBody && program_.bodies[id].loss < 0) sent_between_ += bytes;
 }
 
 void QueueExecutor::finish(BodyId id, Slot& slot) {

@@ -47,10 +47,9 @@ class QueueExecutor final : public JobRun {
   DeviceMemory values_;
   std::vector<Slot> slots_;
   Table<BodyId, std::unique_ptr<QueueBody>> bodies_;
-  uint64_t last_end_ns_ = 0;             // end of the previous step, in host time
-  uint64_t progress_ns_ = 0;             // time at which the device last completed a step
-  Table<BodyId, uint64_t> eager_bytes_;  // bytes that one run of the body sends; replayed collectives count none
-  uint64_t sent_between_ = 0;            // bytes sent since the last step; they count towards the next
+  uint64_t last_end_ns_ = 0;   // end of the previous step, in host time
+  uint64_t progress_ns_ = 0;   // time at which the device last completed a step
+  uint64_t sent_between_ = 0;  // bytes sent since the last step; they count towards the next
 };
 
 }  // namespace prun

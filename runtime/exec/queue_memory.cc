@@ -23,11 +23,11 @@ std::set<TensorId> maxima_of_logits(const Body& body) {
   return maxima;
 }
 
-// Returns whether the host must run the collective, because no transport enqueues it: counts that the host reads, sums
-// in rank order, averages of integers, and float minima and maxima, from which NCCL drops NaNs. A program has no
+// Returns whether the host must run the collective, because no transport enqueues it: counts that it exchanges first,
+// sums in rank order, averages of integers, and float minima and maxima, from which NCCL drops NaNs. A program has no
 // collectives over one rank (compile/edge_builder.cc).
 bool needs_host(const Program& program, const Op& op, const std::set<TensorId>& maxima) {
-  if (op.is(ops::all_gather_v) || op.is(ops::exchange_rows)) return true;
+  if (op.is(ops::all_gather_v)) return true;
   if (!op.is(ops::all_reduce) && !op.is(ops::reduce_scatter) && !op.is(ops::reduce)) return false;
   if (program.rank_order) return true;
   const bool floats = static_cast<int>(program.tensors[op.reads[0]].dtype) <= static_cast<int>(Dtype::f16);
@@ -62,7 +62,10 @@ Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& bod
       at_start = at_start && can_come_first(op);
       const bool on_host = op.def->op_class == OpClass::host ||
                            (op.communicates() && !op.offers() && (!enqueues || needs_host(program, op, maxima)));
-      row.push_back(at_start ? How::first : on_host ? How::host : How::device);
+      row.push_back(at_start                    ? How::first
+                    : on_host                   ? How::host
+                    : op.is(ops::exchange_rows) ? How::counted
+                                                : How::device);
     }
   }
   return how;
@@ -81,8 +84,15 @@ PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
       }
     }
     first = std::max(first, of_first);
+    for (size_t s = 0; s < body.streams.size(); ++s)
+      for (size_t i = 0; i < body.streams[s].ops.size(); ++i)
+        if (how[s][i] == How::counted) counts.try_emplace(counts_of(body.streams[s].ops[i]), 0);
   }
   total = kStepSlots * (first + kValueBytes) + std::accumulate(by_stream.begin(), by_stream.end(), int64_t{0});
+  for (auto& [id, at] : counts) {
+    at = total;
+    total += round_up(program.tensors[id].bytes(), kAlignBytes);
+  }
 }
 
 QueueMemory::QueueMemory(const Program& program, const prun_device& table, const DeviceOptions& options, World& world)

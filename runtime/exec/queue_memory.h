@@ -2,10 +2,12 @@
 // ops and host transports access tensors.
 //
 //     pinned   per slot: first ops' outputs (next batch) | per slot: step values, loss, norm | per stream: host op
+//              | per tensor: counts
 //     device   arena, of exactly the program's size      | per slot: uploaded batch, until its step begins
 //
 // Bodies share the pinned memory, because they never run concurrently.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,8 +28,9 @@ Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& bod
 // Sizes of a rank's pinned memory, in bytes; each part is aligned.
 struct PinnedLayout {
   PinnedLayout(const Program& program, bool enqueues);
-  int64_t first = 0;               // first ops' outputs of one step
-  std::vector<int64_t> by_stream;  // staging of a host op, by stream
+  int64_t first = 0;                   // first ops' outputs of one step
+  std::vector<int64_t> by_stream;      // staging of a host op, by stream
+  std::map<TensorId, int64_t> counts;  // offsets of the counts of counted ops
   int64_t total = 0;
 };
 
@@ -50,6 +53,8 @@ class QueueMemory final : public RankDevice {
   // numbers' results after another kAlignBytes.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
+  // Returns the pinned copy of counts.
+  std::byte* counts(TensorId id) const { return pinned_ + layout_.counts.at(id); }
   // Returns the uploaded batch on the device, laid out as first(slot).
   std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * kValueBytes; }

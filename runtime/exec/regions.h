@@ -14,6 +14,13 @@
 //
 // A host op has two items on its stream: `arm` copies its inputs to the host, `land` copies its outputs to the device.
 // The land's region does not wait for the arm's, because the host op has ended in between.
+//
+// A counted op runs on the device, but its call names counts that an earlier op computes there. A count read copies
+// them to the host, right after that op and once for all counted ops that name them. The counted op is a region of its
+// own, which is enqueued anew in each step:
+//
+//     compute  | gather of counts, arm | packing of rows | exchange | experts ...
+//     host                          the counts arrive ---^
 #pragma once
 #include <vector>
 
@@ -23,8 +30,11 @@
 namespace prun {
 
 // Where an op runs. `first`: on the host before the step's work is enqueued, because it depends on none of it (the next
-// batch), so that the host makes a step's batch while the device computes the previous step.
-enum class How : uint8_t { device, host, first };
+// batch), so that the host makes a step's batch while the device computes the previous step. `counted`: on the device,
+// once the host has the counts that its call names.
+enum class How : uint8_t { device, host, first, counted };
+// Returns the tensor of a counted op's counts.
+TensorId counts_of(const Op& op);
 
 struct Item {
   enum class Kind : uint8_t { op, arm, land } kind;
@@ -39,13 +49,16 @@ struct Region {
   StreamId origin;         // the first of its streams, on which its graph is launched
   std::vector<int> after;  // regions that it waits for
   std::vector<int> hosts;  // host ops that must have ended
+  bool counted = false;    // its only item is a counted op, which is never captured
 };
 
+// A host op, or a count read after the op that computes the counts.
 struct HostOp {
   OpRef op;
   std::vector<int> hosts;  // host ops that must have ended before it begins
   int arm = -1;            // item
   bool lands = false;      // whether it has a land item
+  TensorId counts = -1;    // of a count read
 };
 
 struct Regions {

@@ -34,14 +34,16 @@ bool RowCounts::update(const int32_t* filled) {
   return std::any_of(filled, filled + ranks_ * ranks_ * experts_, [&](int32_t n) { return n > before_; });
 }
 
-std::unique_ptr<Kernel> make_row_exchange(Communicator& communicator, const RankMemory& memory, const Op& op) {
+std::unique_ptr<Kernel> make_row_exchange(Communicator& communicator, const RankMemory& memory, const Op& op,
+                                          const int32_t* filled, prun_queue queue) {
   const Tensor& x = memory.program->tensors[op.reads[0]];
   CollCall call;
   call.kind = CollKind::all_to_all_v;
   call.dtype = x.dtype;
   call.send = memory.data(op.reads[0]);
   call.recv = memory.data(op.writes[0]);
-  return kernel_of([&communicator, call, filled = static_cast<const int32_t*>(memory.data(op.reads[1])),
+  call.queue = queue;
+  return kernel_of([&communicator, call, filled,
                     counts = RowCounts(x.shape, op.attrs, communicator.size(), communicator.index())]() mutable {
     if (!counts.update(filled)) return;
     call.counts = counts.sent().data();

@@ -29,8 +29,10 @@ class RowCounts {
   std::vector<int64_t> sent_, received_;
 };
 
-// Returns a kernel that skips rounds without a row on any rank.
-std::unique_ptr<Kernel> make_row_exchange(Communicator& communicator, const RankMemory& memory, const Op& op);
+// Returns a kernel that skips rounds without a row on any rank. `filled`: the numbers in host memory, read by each run;
+// with a queue the rows are in the device's memory.
+std::unique_ptr<Kernel> make_row_exchange(Communicator& communicator, const RankMemory& memory, const Op& op,
+                                          const int32_t* filled, prun_queue queue);
 
 // Exchanges the rows of all members at once. `counts`: those of each member; `bytes`: the size of an element.
 void exchange_plainly(const std::vector<RowCounts>& counts, int64_t bytes, const std::vector<PlainMember>& members);

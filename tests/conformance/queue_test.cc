@@ -311,6 +311,21 @@ TEST_F(Queue, TheCoreHandsThemOn) {
     cuda.synchronize(queue);
     std::string wrong = all_are(mine, 3, "the sum");
     if (!wrong.empty()) return wrong;
+    // Rank r sends member m r + 2m elements; afterwards nothing.
+    call.kind = CollKind::all_to_all_v;
+    const int64_t r = rank.index, sent[] = {r, r + 2}, received[] = {2 * r, 2 * r + 1}, none[] = {0, 0};
+    call.counts = sent;
+    call.recv_counts = received;
+    call.recv = static_cast<float*>(values) + kItems / 2;
+    all.run(call);
+    call.counts = call.recv_counts = none;
+    all.run(call);
+    std::fill_n(mine, kItems, 0.0f);
+    expect_ok(cuda.copy(mine, call.recv, (4 * r + 1) * sizeof(float), 4, queue), "a copy");
+    cuda.synchronize(queue);
+    for (int64_t i = 0; i < static_cast<int64_t>(kItems); ++i)
+      if (const float want = i < 4 * r + 1 ? 3 : 0; mine[i] != want)
+        return fmt::format("all_to_all_v: element {} is {}", i, mine[i]);
     call.kind = CollKind::all_gather_v;
     const int64_t counts[] = {1, 1};
     call.counts = counts;
@@ -320,7 +335,7 @@ TEST_F(Queue, TheCoreHandsThemOn) {
   std::string texts = failures(reports);
   EXPECT_NE(texts.find("on a CUDA stream: "), std::string::npos) << texts;
   EXPECT_EQ(texts.find("the core gathered it"), std::string::npos) << texts;
-  EXPECT_EQ(texts.find("the sum"), std::string::npos) << texts;
+  for (const char* wrong : {"the sum", "all_to_all_v: "}) EXPECT_EQ(texts.find(wrong), std::string::npos) << texts;
 }
 
 // A plugin without capture returns PRUN_ENOTSUP.
@@ -361,35 +376,41 @@ TEST_F(Queue, AGraphRunsMessagesToItselfAgain) {
                                   float *x = q.device(), *y = q.device(), *other = q.device();
                                   float *value = q.pinned(0), *result = q.pinned(-1);
                                   const size_t bytes = kItems * sizeof(float);
-                                  const auto to_itself = [&](float* from, float* to, prun_req** req) {
-                                    const prun_p2p ops[] = {{0, q.rank, 1, from, bytes, PRUN_MEM_CUDA, nullptr},
-                                                            {1, q.rank, 1, to, bytes, PRUN_MEM_CUDA, nullptr}};
+                                  const auto enqueue = [&](const prun_p2p* ops, size_t n) {
+                                    prun_req* req = nullptr;
                                     prun_result said = empty_result();
                                     const prun_status status = q.session.table().batch(
-                                        q.session.ctx(), ops, 2, {PRUN_MEM_CUDA, queue}, req, &said);
+                                        q.session.ctx(), ops, n, {PRUN_MEM_CUDA, queue}, &req, &said);
                                     if (status != PRUN_OK && status != PRUN_ENOTSUP)
                                       q.session.fail(status, said, "enqueueing");
+                                    if (status == PRUN_OK) q.wait(req);  // of a capture: nothing runs yet
                                     return status;
                                   };
-                                  void *graph = nullptr, *program = nullptr;
-                                  prun_req *req = nullptr, *eager = nullptr;
-                                  expect_ok(q.cuda.begin_capture(queue, 1), "capture");
-                                  const prun_status status = to_itself(x, y, &req);
-                                  if (status == PRUN_OK) q.wait(req);  // nothing runs yet, so it does not wait
-                                  expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
-                                  if (status == PRUN_ENOTSUP) return "";
-                                  expect_ok(q.cuda.instantiate(&program, graph, 0), "the graph");
-                                  for (int round = 1; round <= 3; ++round) {
-                                    std::fill_n(value, kItems, static_cast<float>(round));
-                                    q.copy(x, value, queue);
-                                    expect_ok(q.cuda.launch(program, queue), "a launch");
-                                    q.copy(result, y, queue);
-                                    q.cuda.synchronize(queue);
-                                    if (std::string wrong = all_are(result, static_cast<float>(round), "the graph's");
-                                        !wrong.empty())
-                                      return wrong;
-                                    to_itself(y, other, &eager);
-                                    q.wait(eager);
+                                  const auto to_itself = [&](float* from, float* to, bool in_one_batch) {
+                                    const prun_p2p ops[] = {{0, q.rank, 1, from, bytes, PRUN_MEM_CUDA, nullptr},
+                                                            {1, q.rank, 1, to, bytes, PRUN_MEM_CUDA, nullptr}};
+                                    if (in_one_batch) return enqueue(ops, 2);
+                                    const prun_status status = enqueue(ops, 1);
+                                    return status == PRUN_OK ? enqueue(ops + 1, 1) : status;
+                                  };
+                                  for (const bool in_one_batch : {false, true}) {
+                                    void *graph = nullptr, *program = nullptr;
+                                    expect_ok(q.cuda.begin_capture(queue, 1), "capture");
+                                    const prun_status status = to_itself(x, y, in_one_batch);
+                                    expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
+                                    if (status == PRUN_ENOTSUP) return "";
+                                    expect_ok(q.cuda.instantiate(&program, graph, 0), "the graph");
+                                    for (int round = 1; round <= 3; ++round) {
+                                      std::fill_n(value, kItems, static_cast<float>(round));
+                                      q.copy(x, value, queue);
+                                      expect_ok(q.cuda.launch(program, queue), "a launch");
+                                      q.copy(result, y, queue);
+                                      q.cuda.synchronize(queue);
+                                      if (std::string wrong = all_are(result, static_cast<float>(round), "the graph's");
+                                          !wrong.empty())
+                                        return wrong;
+                                      to_itself(y, other, in_one_batch);
+                                    }
                                   }
                                   return "";
                                 })),

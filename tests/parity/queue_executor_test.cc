@@ -131,6 +131,35 @@ TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   EXPECT_EQ(first_chunks.late, 0);
 }
 
+TEST(QueueExecutor, RowsOfExpertsStayOnADeviceWhoseTransportEnqueues) {
+  const Job job = parity_job(2,
+                             {{"layers", "2"},
+                              {"width", "64"},
+                              {"experts", "8"},
+                              {"dropless", "true"},
+                              {"capacity", "1"},
+                              {"micro", "2"},
+                              {"steps", "1"}},
+                             "cpu-queue", "plans/moe.lua");
+  const Program& program = job.classes[0];
+  const auto count = [&](bool enqueues, How wanted) {
+    const auto how = how_of(program, program.step(), enqueues);
+    int found = 0;
+    for (size_t s = 0; s < program.step().streams.size(); ++s)
+      for (size_t i = 0; i < program.step().streams[s].ops.size(); ++i)
+        found += program.step().streams[s].ops[i].is(ops::exchange_rows) && how[s][i] == wanted;
+    return found;
+  };
+  const int exchanges = count(false, How::host);
+  EXPECT_GT(exchanges, 2 * 2 * 4) << "two layers, two microbatches, there and back, forward and backward";
+  EXPECT_EQ(count(true, How::counted), exchanges);
+  const PinnedLayout pinned(program, true);
+  EXPECT_EQ(pinned.counts.size(), 4u) << "counts are read once per layer and microbatch";
+  const auto reads = Regions(program.step(), how_of(program, program.step(), true)).hosts;
+  EXPECT_EQ(std::count_if(reads.begin(), reads.end(), [](const HostOp& host) { return host.counts >= 0; }), 4);
+  EXPECT_LT(4 * pinned.total, PinnedLayout(program, false).total);
+}
+
 int open_captures = 0, captures = 0;
 
 prun_status watched_begin(prun_dev* dev, prun_stream* stream, prun_result* result) {

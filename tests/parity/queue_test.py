@@ -7,6 +7,7 @@ Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cu
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -211,6 +212,19 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Tool
         self.assertIn("rank 0: collectives of ranks 0, 1 over nccl: rank 1: in a replayed step: remote process exited", done.stderr)
         self.assertIn(": a graph of it, replayed by the device", done.stderr)
         self.assertEqual(done.stderr.count("prun: "), 1, done.stderr)
+
+    def test_rows_of_experts_stay_on_the_device(self):
+        """Over shm the rows pass through host memory, over NCCL only their counts do."""
+        settings = {**SMALL, "reduce": "any", "experts": 8, "dropless": True, "capacity": 0.5}
+        for nproc, transport in ((2, nccl()), (2, nccl("2_18")), (2, ("--transport", "shm")), (4, nccl())):
+            with self.subTest(nproc=nproc, transport=transport):
+                self.close("plans/moe.lua", nproc, *transport, cpu=("--transport", "shm"), **settings)
+
+        def sent(device, folder):
+            done = run_plain("plans/moe.lua", 2, device, "--transport", "shm", "--trace", f"{folder}/{device}.json", **settings)
+            return re.search(r"\nsent +(.*) a rank and step", done.stdout).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(sent("cuda", folder), sent("cpu", folder))  # other rows in each step
 
     def test_a_ring_of_messages(self):
         settings = {**SMALL, "reduce": "any"}

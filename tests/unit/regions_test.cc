@@ -8,7 +8,7 @@
 namespace prun {
 namespace {
 
-constexpr How D = How::device, H = How::host, F = How::first;
+constexpr How D = How::device, H = How::host, F = How::first, C = How::counted;
 
 // Builds a body op by op: a letter for the kind, then the ops of other streams that it waits for.
 struct Made {
@@ -27,6 +27,17 @@ struct Made {
     if (writes) op.writes = {0};
     body.streams.back().ops.push_back(std::move(op));
     how.back().push_back(way);
+    return *this;
+  }
+  // Makes the last op write counts, or be counted by them.
+  Made& counts(TensorId id) {
+    Op& op = body.streams.back().ops.back();
+    if (how.back().back() == C) {
+      op.def = &op_def("exchange_rows");
+      op.reads = {0, id};
+    } else {
+      op.writes = {id};
+    }
     return *this;
   }
   Regions regions() const { return Regions(body, how); }
@@ -154,6 +165,44 @@ TEST(Regions, AHostOpThatWritesNothingHasNoLanding) {
 }
 
 // A region that is not convex cannot be captured in one piece, because ops outside it must run between its ops.
+// Stream 0 packs, unpacks and computes; stream 1 gathers counts and exchanges rows. 0.0 to 0.3 read neither.
+TEST(Regions, ACountedOpIsEnqueuedAloneOnceItsCountsAreOnTheHost) {
+  Made made;
+  made.stream().op(D).op(D, {{1, 0, 0}}).op(D, {{1, 1, 0}}).op(D);
+  made.stream().op(D, {{0, 0, 0}}).counts(7).op(C, {{0, 1, 0}}).counts(7).op(C, {{0, 3, 0}}).counts(7);
+  made.stream().op(D);
+  const Regions regions = made.regions();
+  ASSERT_EQ(regions.hosts.size(), 1u) << "counts are read once";
+  EXPECT_EQ(regions.hosts[0].counts, TensorId(7));
+  EXPECT_EQ(regions.hosts[0].op, (OpRef{1, 0}));
+  EXPECT_FALSE(regions.hosts[0].lands);
+  const Region& arm = region_of(regions, Item::Kind::arm, {1, 0});
+  EXPECT_FALSE(arm.counted);
+  EXPECT_TRUE(arm.hosts.empty());
+  for (const int index : {1, 2}) {
+    const Region& exchange = region_of(regions, Item::Kind::op, {1, index});
+    EXPECT_TRUE(exchange.counted);
+    EXPECT_EQ(exchange.items.size(), 1u);
+    EXPECT_EQ(exchange.hosts, std::vector<int>{0});
+    EXPECT_TRUE(follows(regions, exchange, arm));
+    EXPECT_TRUE(follows(regions, exchange, region_of(regions, Item::Kind::op, {0, 2 * index - 1})));
+  }
+  EXPECT_TRUE(region_of(regions, Item::Kind::op, {0, 1}).hosts.empty()) << "packing does not wait for the host";
+  EXPECT_TRUE(follows(regions, region_of(regions, Item::Kind::op, {0, 2}), region_of(regions, Item::Kind::op, {1, 1})));
+  EXPECT_FALSE(region_of(regions, Item::Kind::op, {2, 0}).counted);
+}
+
+TEST(Regions, AnOpBesideACountedOneIsInARegionThatIsCaptured) {
+  Made made;
+  made.stream().op(D).counts(7).op(C).counts(7);
+  made.stream().op(D, {{0, 0, 0}});
+  const Regions regions = made.regions();
+  const Region& beside = region_of(regions, Item::Kind::op, {1, 0});
+  EXPECT_FALSE(beside.counted);
+  EXPECT_TRUE(beside.hosts.empty());
+  EXPECT_TRUE(region_of(regions, Item::Kind::op, {0, 1}).counted);
+}
+
 TEST(Regions, AreConvex) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::srand(seed);
@@ -163,7 +212,15 @@ TEST(Regions, AreConvex) {
       for (int i = 0; i < 8; ++i) {
         std::vector<Edge> waits;  // only earlier streams, so no cycles
         if (s > 0 && std::rand() % 3 == 0) waits.push_back({std::rand() % s, std::rand() % 8, 0});
-        made.op(std::rand() % 5 == 0 ? H : D, waits, std::rand() % 2 == 0);
+        const int way = std::rand() % 8;
+        if (s == 0 && i == 0) {
+          made.op(D).counts(7);
+        } else if (way == 7) {
+          waits.push_back({0, 0, 0});
+          made.op(C, waits).counts(7);
+        } else {
+          made.op(way < 2 ? H : D, waits, std::rand() % 2 == 0);
+        }
       }
     }
     const Regions regions = made.regions();

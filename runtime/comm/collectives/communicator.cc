@@ -41,7 +41,8 @@ class TransportCommunicator : public MessageCommunicator {
                         const std::string& algorithm, const AlgorithmCosts& costs, bool several_hosts)
       : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag), several_hosts), algorithm,
                             costs),
-        session_(session) {
+        session_(session),
+        tag_(tag) {
     if (session.table().coll != nullptr && session.table().comm_create != nullptr) create_native(tag);
     alarm_ = static_cast<const prun_alarm*>(extension(PRUN_ALARM));
   }
@@ -86,6 +87,7 @@ class TransportCommunicator : public MessageCommunicator {
 
   void run(const PreparedCall& call) override {
     ran_native_ = false;
+    if (call.kind == CollKind::all_to_all_v && call.queue.kind != PRUN_MEM_HOST) return enqueue_messages(call);
     if (prefers_native()) {
       wire_.begin(call, native_sequence_, Wire::Ring::none);  // so that errors name the call
       if (!traits(call.kind).vector && run_native(call, call.kind)) {
@@ -155,6 +157,32 @@ class TransportCommunicator : public MessageCommunicator {
       session_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
+  // Enqueues an all_to_all_v as one batch of messages. Both sides of a message know its size, so empty ones are
+  // omitted.
+  void enqueue_messages(const PreparedCall& call) {
+    wire_.begin(call, native_sequence_, Wire::Ring::none);  // so that errors name the call
+    const int64_t item = dtype_bytes(call.dtype);
+    std::vector<prun_p2p> ops;
+    const auto add = [&](bool is_recv, const void* base, const int64_t* counts) {
+      auto* at = static_cast<std::byte*>(const_cast<void*>(base));
+      for (int member = 0; member < size(); at += counts[member++] * item) {
+        if (counts[member] == 0) continue;
+        ops.push_back({is_recv, wire_.ranks()[member], static_cast<uint64_t>(tag_), at,
+                       static_cast<size_t>(counts[member] * item), call.queue.kind, nullptr});
+        if (!is_recv && member != index()) wire_.add_bytes_sent(counts[member] * item);
+      }
+    };
+    add(false, call.send, call.counts);
+    add(true, call.recv, call.recv_counts);
+    if (ops.empty()) return;
+    prun_req* req = nullptr;
+    prun_result result;
+    const prun_status status = session_.batch(ops, &req, result, call.queue);
+    if (status == PRUN_EABORTED) session_.enqueued().explain();
+    if (status != PRUN_OK) session_.fail(status, result, wire_.doing());
+    session_.enqueued().add(req, wire_.doing());
+  }
+
   // The core's algorithms do not stage device memory, so only the plugin's own collectives can run on a queue.
   void refuse_queue(const CollCall& call) const {
     if (call.queue.kind == PRUN_MEM_HOST) return;
@@ -214,6 +242,7 @@ class TransportCommunicator : public MessageCommunicator {
   }
 
   TransportSession& session_;
+  const int tag_;
   prun_comm* native_ = nullptr;
   const prun_alarm* alarm_ = nullptr;  // null if the transport lacks the extension
   uint64_t native_sequence_ = 0;

@@ -165,13 +165,12 @@ void TransportSession::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
   memory_.push_back({static_cast<char*>(ptr), bytes, handle});
 }
 
-prun_status TransportSession::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result) {
+prun_status TransportSession::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result, prun_queue queue) {
   for (prun_p2p& op : ops) {
     op.mem_handle = handle_of(op.ptr);
     if (renumbered_) op.peer = plugin_rank(op.peer);
   }
-  const prun_status status =
-      call("batch", &prun_transport::batch, result, ops.data(), ops.size(), prun_queue{PRUN_MEM_HOST, nullptr}, req);
+  const prun_status status = call("batch", &prun_transport::batch, result, ops.data(), ops.size(), queue, req);
   return status == PRUN_OK && *req == nullptr ? blame(result, "batch returned no request") : status;
 }
 

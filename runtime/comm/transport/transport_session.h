@@ -70,7 +70,8 @@ class TransportSession {
   }
   // Calls prun_transport's batch with the job's ranks as peers; writes the plugin's ranks and the handles into `ops`.
   // PRUN_OK guarantees a request.
-  prun_status batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result);
+  prun_status batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result,
+                    prun_queue queue = {PRUN_MEM_HOST, nullptr});
   // Waits for a request for at most limit_s plus the patience. PRUN_AGAIN: the limit has passed; the request still
   // exists.
   prun_status wait(prun_req* req, int64_t bytes, prun_result& result);
