@@ -455,9 +455,9 @@ class Parts(Machine):
         self.assertIn("--prun: /nowhere/prun is not there", done.stderr)
 
     def test_parts_are_in_order_of_value(self):
-        self.assertEqual([part.name for part in PARTS][:14],
-                         ["build", "doctor", "ops", "parity", "parity-rest", "gpt2", "pytorch", "kernels", "variants", "generation", "nccl-shared",
-                          "bad-input", "memcheck", "racecheck"])
+        self.assertEqual([part.name for part in PARTS][:15],
+                         ["build", "doctor", "ops", "parity", "parity-rest", "models", "gpt2", "pytorch", "kernels", "variants", "generation",
+                          "nccl-shared", "bad-input", "memcheck", "racecheck"])
 
 
 if __name__ == "__main__":

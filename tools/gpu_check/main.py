@@ -15,6 +15,7 @@ from gpu_check import (
     gpt2,
     keep,
     kernels,
+    models,
     nccl,
     needs,
     ops,
@@ -28,7 +29,7 @@ from gpu_check.run import USAGE, Run
 
 # Ordered by value, because time may run out: does it start, is it correct, how fast is it, where is the time spent,
 # what else is wrong.
-PARTS = [build.PART, doctor.PART, ops.PART, parity.FIRST_PART, parity.REST, gpt2.PART, pytorch.PART, kernels.PART, gpt2.VARIANTS_PART, generation.PART,
+PARTS = [build.PART, doctor.PART, ops.PART, parity.FIRST_PART, parity.REST, models.PART, gpt2.PART, pytorch.PART, kernels.PART, gpt2.VARIANTS_PART, generation.PART,
          nccl.SHARED, bad_input.PART, *sanitizers.PARTS[:2], conform.DEVICE, conform.BITS, trace.PART, kernels.OTHERS, sanitizers.PARTS[2], conform.NCCL,
          nccl.BESIDE]
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent

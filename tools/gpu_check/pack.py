@@ -18,7 +18,7 @@ LIBRARIES = "lib/needed"  # in the build folder
 PROGRAMS = ["bin/prun", "bin/cuda_agreement_test", "bin/cuda_kernel_bench", "libexec/prun/prun_conform", "libexec/prun/prun_conform_device",
             *(f"lib/prun/plugins/{name}.so" for name in ("shm", "socket", "nccl")), "lib/prun/devices/cuda.so"]
 MANIFESTS = [f"lib/prun/plugins/{name}.plugin" for name in ("shm", "socket", "nccl")]  # a plugin without a manifest is never chosen
-SCRIPTS = ["lua", "plans", "tools/gpu-check", "tools/gpu_check",
+SCRIPTS = ["lua", "plans", "tests/parity/groups.lua", "tools/gpu-check", "tools/gpu_check",
            *(f"tools/bench/{name}" for name in ("gpu_train.py", "token_ids.py", "gpt2.lua", "nccl_tests.py", "rows.py", "peers/gpt2_torch.py"))]
 MOST_MIB = 48
 THERE = ("ld-linux", "libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "libresolv.so", "libstdc++.so", "libgcc_s.so", "libcuda.so",

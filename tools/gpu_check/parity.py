@@ -62,10 +62,14 @@ def same(context, plan, ranks, transport, more, dtype):
         context.need_gpu()
         if transport == "nccl" and not context.nccl.exists():
             raise NotPossible("built without NCCL (nccl.h)")
-    settings = settings_of(context, plan, dtype)
+    return compare(context, plan["path"], ranks, settings_of(context, plan, dtype), dtype, "--transport", transport, *more)
+
+
+def compare(context, path, ranks, settings, dtype, *more):
+    """Trains a plan on the CPU and twice on the device, there with the options `more`, and compares the losses."""
     (base, expected), *trained = context.together(  # concurrently, because no time is measured here
-        functools.partial(context.train, plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings),
-        *[functools.partial(context.train, plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)] * 2)
+        functools.partial(context.train, path, ranks, "reference" if context.device == "cpu" else "cpu", settings=settings),
+        *[functools.partial(context.train, path, ranks, context.device, *more, settings=settings)] * 2)
     if not base.ok:
         return Verdict(False, note=f"the run on the CPU failed: {base.why()}")
     wrong = next((done for done, _ in trained if not done.ok), None)
