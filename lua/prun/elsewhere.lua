@@ -40,6 +40,10 @@ local options = {
   bf16 = 'dtype = "bf16" of the plan', fp16 = 'dtype = "bf16" of the plan; f16 is not there',
   precision = "dtype of the plan", mixed_precision = 'dtype = "bf16" of the plan', param_dtype = "dtype of the plan",
   random_seed = "seed", manual_seed = "seed", momentum_decay = "betas", amsgrad = "nothing: AdamW without it",
+  decay_rate = "beta2_decay", clip_threshold = "d, the bound of an update",
+  scale_parameter = "eps: its second number is the least scale; a parameter's scale always multiplies lr",
+  relative_step = "nothing: lr bounds the relative step 1 / sqrt(step)",
+  warmup_init = "warmup of lr = prun.warmup { ... }",
   requires_grad = 'frozen = "block*" of prun.plan', freeze = 'frozen = "block*" of prun.plan',
   param_groups = "optimizer = prun.groups { ... }", no_decay = 'prun.groups { { match = "*.bias", decay = 0 }, ... }',
   num_workers = "nothing: the data are mapped into memory and prefetched",
@@ -55,7 +59,7 @@ local options = {
   allgather_bucket_size = "prefetch, in units", first_bucket_bytes_cap = "first", first_bucket_mb = 'first = "1 MiB"',
   find_unused_parameters = "nothing: a parameter that does not reach the loss is refused",
   gradient_as_bucket_view = "nothing: buckets are always views", static_graph = "nothing: graphs are always static",
-  broadcast_buffers = "nothing: there are no buffers", contiguous_gradients = "nothing: they always are",
+  broadcast_buffers = "nothing: buffers are equal on all ranks", contiguous_gradients = "nothing: they always are",
   overlap_comm = "nothing: communication always overlaps", no_sync = "micro of the plan",
   overlap_grad_reduce = "nothing: communication always overlaps",
   overlap_param_gather = "nothing: communication always overlaps",
@@ -108,7 +112,7 @@ local words = {
   checkpoint = "prun.recompute", checkpoint_wrapper = "prun.recompute", activation_checkpoint = "prun.recompute",
   init_device_mesh = "prun.mesh", devicemesh = "prun.mesh", device_mesh = "prun.mesh", init_process_group = "prun.mesh",
   world_size = "prun.world", get_world_size = "prun.world", get_rank = "r.rank, in a program",
-  optim = "prun.adamw, prun.sgd", transformer = "prun.models.gpt",
+  optim = "prun.adamw, adam, lion, muon, adafactor or sgd", transformer = "prun.models.gpt",
   dataloader = "prun.data.bytes",
   all_gather_into_tensor = "prun.all_gather", reduce_scatter_tensor = "prun.reduce_scatter",
   allreduce = "prun.all_reduce",
@@ -141,7 +145,8 @@ local words = {
   from_pretrained = "prun ckpt import FOLDER, then prun.init.from", compile = "nothing: every plan is compiled",
   device = "--device on the command line", cuda = "--device cuda on the command line",
   functional = "prun.nn itself", no_grad = "prun.eval, which evaluates during a run", set_seed = "seed of the plan",
-  autocast = "dtype of the plan",
+  autocast = "dtype of the plan", ema = "ema of the optimizer", averagedmodel = "ema of the optimizer",
+  swa_utils = "ema of the optimizer", swa = "ema of the optimizer",
   manual_seed = "seed of the plan", gradscaler = 'dtype = "bf16" of the plan, which needs no loss scaling',
   amp = 'dtype = "bf16" of the plan', mixed_precision = 'dtype = "bf16" of the plan',
   qlora = 'lora = prun.lora { match = "block*.qkv" } of prun.plan',
@@ -162,7 +167,8 @@ end
 local fields = {
   float = 'dtype = "f32" of the plan', double = 'dtype = "f64" of the plan', half = 'dtype = "bf16" of the plan',
   cpu = "--device cpu on the command line, the default", gpu = "--device cuda on the command line",
-  optimizer = "prun.adamw, prun.adam, prun.lion, prun.sgd", optimizers = "prun.adamw, prun.adam, prun.lion, prun.sgd",
+  optimizer = "prun.adamw, adam, lion, muon, adafactor or sgd",
+  optimizers = "prun.adamw, adam, lion, muon, adafactor or sgd",
   lr_scheduler = "prun.cosine, prun.linear, prun.warmup", lr_schedulers = "prun.cosine, prun.linear, prun.warmup",
   strategies = "prun.ddp, prun.zero3, prun.pipeline", parallel = "prun.ddp, prun.zero3, prun.pipeline",
   schedules = 'prun.pipeline { schedule = "1f1b" }', gpipe = 'prun.pipeline { schedule = "gpipe" }',
@@ -186,7 +192,6 @@ for what, names in pairs {
   ["such loss; it has prun.losses.cross_entropy, mse, bce, kl, z_loss, l2, mean_square and mean"] =
     "nllloss nll_loss l1 l1loss l1_loss smoothl1loss ctcloss dpo",
   ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",
-  ["average of weights"] = "ema swa averagedmodel swa_utils",
 } do
   for name in names:gmatch "%S+" do missing[name] = what end
 end

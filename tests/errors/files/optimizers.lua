@@ -63,6 +63,12 @@ local in_groups = {
     return prun.groups { { match = "*.position.*|*.bias|*.ln*", optimizer = adamw }, prun.muon {} }
   end,
   betas = function() return prun.adafactor { betas = { 0.9, 0.999 } } end,
+  decay_rate = function() return prun.adafactor { decay_rate = -0.8 } end,
+  clip_threshold = function() return prun.adafactor { clip_threshold = 1 } end,
+  scale_parameter = function() return prun.adafactor { scale_parameter = false } end,
+  relative_step = function() return prun.adafactor { relative_step = true } end,
+  warmup_init = function() return prun.adafactor { warmup_init = true } end,
+  average = function() return prun.ema { decay = 0.999 } end,
 }
 local optimizer = in_groups[arg.case] and in_groups[arg.case]() or prun.optimizer(cases[arg.case])
 
