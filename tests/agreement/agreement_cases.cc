@@ -57,119 +57,133 @@ namespace {
 
 using Sizes = std::vector<std::pair<int64_t, int64_t>>;
 
-// A norm, a bias and a loss over rows.
+void add_norms(std::vector<Case>& out, int64_t rows, int64_t n) {
+  const Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
+  const Line rms{"rmsnorm x gamma > y rstd"}, layer{"layernorm x gamma beta > y mean rstd"};
+  Family norms(out, {{"x y dy dx far", x}, {"gamma beta", vector}, {"mean rstd", statistic}, {"dgamma dbeta", grad}});
+  if (n > 1) {
+    const Line huge{"scale x > far", make_attrs({{"factor", 1e30}})};
+    norms.add("rmsnorm of squares that no f32 holds", "rmsnorm far gamma > y rstd", 3e-6, {huge});
+    norms.add("layernorm of squares that no f32 holds", "layernorm far gamma beta > y mean rstd", 3e-6, {huge});
+    norms.add("rmsnorm", rms, 3e-6);
+    norms.add("rmsnorm_grad", "rmsnorm_grad x dy gamma rstd > dx dgamma", 5e-6, {rms});
+    norms.add("layernorm", layer, 3e-6);
+    norms.add("layernorm_grad", "layernorm_grad x dy gamma mean rstd > dx dgamma dbeta", 5e-6, {layer});
+  }
+  norms.add("bias", "bias x beta > y");
+  norms.add("bias in place", "bias x beta > x");
+  norms.add("bias_grad", "bias_grad x > dbeta");
+  norms.add("bias_grad_add", "bias_grad_add x dgamma > dbeta");
+  norms.add("bias_grad_add in place", "bias_grad_add x dbeta > dbeta");
+}
+
+void add_losses(std::vector<Case>& out, int64_t rows, int64_t n) {
+  Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
+                      {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) overflows f32
+                      {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
+                      {"shares", {F32, {rows}, 0, 3}},
+                      {"loss", {F32, {}}},
+                      {"lse", {F32, {rows}}},
+                      {"dx", {T, {rows, n}}}});
+  const Line loss{"cross_entropy logits targets > loss lse", scaled()};
+  const Line in_place{"cross_entropy_grad logits targets lse > logits", scaled()};
+  losses.add("cross_entropy", loss, 3e-6);
+  losses.add("cross_entropy_grad", {"cross_entropy_grad logits targets lse > dx", scaled()}, 3e-6, {loss});
+  losses.add("cross_entropy of deep logits", {"cross_entropy deep targets > loss lse", scaled()}, 3e-6);
+  losses.add("cross_entropy_grad in place", in_place, 3e-6, {loss});
+  losses.add("cross_entropy_and_grad", {"cross_entropy_and_grad logits targets > loss lse dx", scaled()}, 3e-6);
+  losses.add("cross_entropy_and_grad in place", {"cross_entropy_and_grad logits targets > loss lse logits", scaled()},
+             3e-6, {}, {loss, in_place});
+  const Attrs smoothed = make_attrs({{"scale", 0.037}, {"label_smoothing", 0.1}});
+  const Line shared{"cross_entropy logits targets shares > loss lse", smoothed},
+      shared_in_place{"cross_entropy_grad logits targets lse shares > logits", smoothed};
+  losses.add("cross_entropy with shares, smoothed", shared, 3e-6);
+  losses.add("cross_entropy_grad with shares, smoothed",
+             {"cross_entropy_grad logits targets lse shares > dx", smoothed}, 3e-6, {shared});
+  losses.add("cross_entropy_and_grad with shares, smoothed",
+             {"cross_entropy_and_grad logits targets shares > loss lse dx", smoothed}, 3e-6);
+  losses.add("cross_entropy_and_grad with shares, smoothed, in place",
+             {"cross_entropy_and_grad logits targets shares > loss lse logits", smoothed}, 3e-6, {},
+             {shared, shared_in_place});
+}
+
+void add_other_losses(std::vector<Case>& out, int64_t rows, int64_t n) {
+  const Attrs warm = make_attrs({{"scale", 0.037}, {"temperature", 1.7}});
+  Family more(out, {{"logits", {T, {rows, n}, -8, 8}},
+                    {"deep", {T, {rows, n}, -300, -200}},
+                    {"teacher", {T, {rows, n}, -8, 8}},
+                    {"targets", {I32, {rows}, -1, static_cast<double>(n)}},
+                    {"loss counted", {F32, {}}},
+                    {"lse dlse", {F32, {rows}}},
+                    {"sums", {F32, {n}}},
+                    {"dx", {T, {rows, n}}}});
+  more.add("kl", {"kl logits teacher > loss", warm}, 3e-6);
+  more.add("kl_grad", {"kl_grad logits teacher > dx", warm}, 3e-6);
+  more.add("logsumexp", "logsumexp logits > lse", 3e-6);
+  more.add("logsumexp of deep logits", "logsumexp deep > lse", 3e-6);
+  more.add("logsumexp_grad", "logsumexp_grad logits lse dlse > dx", 3e-6, {{"logsumexp logits > lse"}});
+  if (n < 1000) {  // columns are experts
+    more.add("softmax_sums", "softmax_sums logits > sums", 3e-6);
+    more.add("softmax_sums_grad", "softmax_sums_grad logits sums > dx", 3e-6);
+  }
+  more.add("accuracy", {"accuracy logits targets > loss counted", scaled()}, 1e-6);
+}
+
+// The last columns are padding, whose values must not count.
+void add_padded_losses(std::vector<Case>& out, int64_t rows, int64_t n) {
+  if (const int64_t vocab = n - (n + 7) / 8; vocab > 0) {
+    const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"label_smoothing", 0.25}});
+    const Line padded_loss{"cross_entropy logits few_targets > loss lse", padded},
+        padded_in_place{"cross_entropy_grad logits few_targets lse > logits", padded};
+    Family few(out, {{"logits", {T, {rows, n}, -8, 8}},
+                     {"few_targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
+                     {"loss", {F32, {}}},
+                     {"lse", {F32, {rows}}},
+                     {"dx", {T, {rows, n}}}});
+    few.add("cross_entropy of padded logits", padded_loss, 3e-6);
+    few.add("cross_entropy_grad of padded logits", {"cross_entropy_grad logits few_targets lse > dx", padded}, 3e-6,
+            {padded_loss});
+    few.add("cross_entropy_and_grad of padded logits",
+            {"cross_entropy_and_grad logits few_targets > loss lse dx", padded}, 3e-6);
+    few.add("cross_entropy_and_grad of padded logits in place",
+            {"cross_entropy_and_grad logits few_targets > loss lse logits", padded}, 3e-6, {},
+            {padded_loss, padded_in_place});
+  }
+}
+
+// The third of four ranks: its columns start at 2n, and the vocabulary ends among them.
+void add_split_losses(std::vector<Case>& out, int64_t rows, int64_t n) {
+  for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
+    Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
+                       {"targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
+                       {"top lse", {F32, {rows}}},
+                       {"shares", {F32, {rows}, 0, 3}},
+                       {"sums", {F32, {2, rows}}},
+                       {"loss", {F32, {}}},
+                       {"dx", {T, {rows, n}}}});
+    const Attrs share = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", "dp"}});
+    const Line top{"cross_entropy_max logits > top", share}, sum{"cross_entropy_sums logits targets top > sums", share},
+        finish{"cross_entropy_finish sums top logits targets > loss lse", share};
+    split.add("cross_entropy_max", top, 0);
+    split.add("cross_entropy_sums", sum, 3e-6, {top});
+    split.add("cross_entropy_finish", finish, 3e-6, {top, sum});
+    const Attrs smoothed_share =
+        make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", "dp"}, {"label_smoothing", 0.1}});
+    const Line smoothed_sum{"cross_entropy_sums logits targets top > sums", smoothed_share};
+    split.add("cross_entropy_sums, smoothed", smoothed_sum, 3e-6, {top});
+    split.add("cross_entropy_finish with shares, smoothed",
+              {"cross_entropy_finish sums top logits targets shares > loss lse", smoothed_share}, 3e-6,
+              {top, smoothed_sum});
+    split.add("cross_entropy_grad of a rank", {"cross_entropy_grad logits targets lse > dx", share}, 3e-6,
+              {top, sum, finish});
+  }
+}
+
 void add_rows(std::vector<Case>& out) {
   for (auto [rows, n] :
-       Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}}) {
-    const Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
-    const Line rms{"rmsnorm x gamma > y rstd"}, layer{"layernorm x gamma beta > y mean rstd"};
-    Family norms(out, {{"x y dy dx far", x}, {"gamma beta", vector}, {"mean rstd", statistic}, {"dgamma dbeta", grad}});
-    if (n > 1) {
-      const Line huge{"scale x > far", make_attrs({{"factor", 1e30}})};
-      norms.add("rmsnorm of squares that no f32 holds", "rmsnorm far gamma > y rstd", 3e-6, {huge});
-      norms.add("layernorm of squares that no f32 holds", "layernorm far gamma beta > y mean rstd", 3e-6, {huge});
-      norms.add("rmsnorm", rms, 3e-6);
-      norms.add("rmsnorm_grad", "rmsnorm_grad x dy gamma rstd > dx dgamma", 5e-6, {rms});
-      norms.add("layernorm", layer, 3e-6);
-      norms.add("layernorm_grad", "layernorm_grad x dy gamma mean rstd > dx dgamma dbeta", 5e-6, {layer});
-    }
-    norms.add("bias", "bias x beta > y");
-    norms.add("bias in place", "bias x beta > x");
-    norms.add("bias_grad", "bias_grad x > dbeta");
-    norms.add("bias_grad_add", "bias_grad_add x dgamma > dbeta");
-    norms.add("bias_grad_add in place", "bias_grad_add x dbeta > dbeta");
-    Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
-                        {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) overflows f32
-                        {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
-                        {"shares", {F32, {rows}, 0, 3}},
-                        {"loss", {F32, {}}},
-                        {"lse", statistic},
-                        {"dx", x}});
-    const Line loss{"cross_entropy logits targets > loss lse", scaled()};
-    const Line in_place{"cross_entropy_grad logits targets lse > logits", scaled()};
-    const Attrs warm = make_attrs({{"scale", 0.037}, {"temperature", 1.7}});
-    Family more(out, {{"logits", {T, {rows, n}, -8, 8}},
-                      {"deep", {T, {rows, n}, -300, -200}},
-                      {"teacher", {T, {rows, n}, -8, 8}},
-                      {"targets", {I32, {rows}, -1, static_cast<double>(n)}},
-                      {"loss counted", {F32, {}}},
-                      {"lse dlse", statistic},
-                      {"sums", {F32, {n}}},
-                      {"dx", x}});
-    more.add("kl", {"kl logits teacher > loss", warm}, 3e-6);
-    more.add("kl_grad", {"kl_grad logits teacher > dx", warm}, 3e-6);
-    more.add("logsumexp", "logsumexp logits > lse", 3e-6);
-    more.add("logsumexp of deep logits", "logsumexp deep > lse", 3e-6);
-    more.add("logsumexp_grad", "logsumexp_grad logits lse dlse > dx", 3e-6, {{"logsumexp logits > lse"}});
-    if (n < 1000) {  // columns are experts
-      more.add("softmax_sums", "softmax_sums logits > sums", 3e-6);
-      more.add("softmax_sums_grad", "softmax_sums_grad logits sums > dx", 3e-6);
-    }
-    more.add("accuracy", {"accuracy logits targets > loss counted", scaled()}, 1e-6);
-    losses.add("cross_entropy", loss, 3e-6);
-    losses.add("cross_entropy_grad", {"cross_entropy_grad logits targets lse > dx", scaled()}, 3e-6, {loss});
-    losses.add("cross_entropy of deep logits", {"cross_entropy deep targets > loss lse", scaled()}, 3e-6);
-    losses.add("cross_entropy_grad in place", in_place, 3e-6, {loss});
-    losses.add("cross_entropy_and_grad", {"cross_entropy_and_grad logits targets > loss lse dx", scaled()}, 3e-6);
-    losses.add("cross_entropy_and_grad in place", {"cross_entropy_and_grad logits targets > loss lse logits", scaled()},
-               3e-6, {}, {loss, in_place});
-    const Attrs smoothed = make_attrs({{"scale", 0.037}, {"label_smoothing", 0.1}});
-    const Line shared{"cross_entropy logits targets shares > loss lse", smoothed},
-        shared_in_place{"cross_entropy_grad logits targets lse shares > logits", smoothed};
-    losses.add("cross_entropy with shares, smoothed", shared, 3e-6);
-    losses.add("cross_entropy_grad with shares, smoothed",
-               {"cross_entropy_grad logits targets lse shares > dx", smoothed}, 3e-6, {shared});
-    losses.add("cross_entropy_and_grad with shares, smoothed",
-               {"cross_entropy_and_grad logits targets shares > loss lse dx", smoothed}, 3e-6);
-    losses.add("cross_entropy_and_grad with shares, smoothed, in place",
-               {"cross_entropy_and_grad logits targets shares > loss lse logits", smoothed}, 3e-6, {},
-               {shared, shared_in_place});
-    // The last columns are padding, whose values must not count.
-    if (const int64_t vocab = n - (n + 7) / 8; vocab > 0) {
-      const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"label_smoothing", 0.25}});
-      const Line padded_loss{"cross_entropy logits few_targets > loss lse", padded},
-          padded_in_place{"cross_entropy_grad logits few_targets lse > logits", padded};
-      Family few(out, {{"logits", {T, {rows, n}, -8, 8}},
-                       {"few_targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
-                       {"loss", {F32, {}}},
-                       {"lse", statistic},
-                       {"dx", x}});
-      few.add("cross_entropy of padded logits", padded_loss, 3e-6);
-      few.add("cross_entropy_grad of padded logits", {"cross_entropy_grad logits few_targets lse > dx", padded}, 3e-6,
-              {padded_loss});
-      few.add("cross_entropy_and_grad of padded logits",
-              {"cross_entropy_and_grad logits few_targets > loss lse dx", padded}, 3e-6);
-      few.add("cross_entropy_and_grad of padded logits in place",
-              {"cross_entropy_and_grad logits few_targets > loss lse logits", padded}, 3e-6, {},
-              {padded_loss, padded_in_place});
-    }
-    // The third of four ranks: its columns start at 2n, and the vocabulary ends among them.
-    for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
-      Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
-                         {"targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
-                         {"top lse", statistic},
-                         {"shares", {F32, {rows}, 0, 3}},
-                         {"sums", {F32, {2, rows}}},
-                         {"loss", {F32, {}}},
-                         {"dx", x}});
-      const Attrs share = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", "dp"}});
-      const Line top{"cross_entropy_max logits > top", share},
-          sum{"cross_entropy_sums logits targets top > sums", share},
-          finish{"cross_entropy_finish sums top logits targets > loss lse", share};
-      split.add("cross_entropy_max", top, 0);
-      split.add("cross_entropy_sums", sum, 3e-6, {top});
-      split.add("cross_entropy_finish", finish, 3e-6, {top, sum});
-      const Attrs smoothed_share =
-          make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", "dp"}, {"label_smoothing", 0.1}});
-      const Line smoothed_sum{"cross_entropy_sums logits targets top > sums", smoothed_share};
-      split.add("cross_entropy_sums, smoothed", smoothed_sum, 3e-6, {top});
-      split.add("cross_entropy_finish with shares, smoothed",
-                {"cross_entropy_finish sums top logits targets shares > loss lse", smoothed_share}, 3e-6,
-                {top, smoothed_sum});
-      split.add("cross_entropy_grad of a rank", {"cross_entropy_grad logits targets lse > dx", share}, 3e-6,
-                {top, sum, finish});
-    }
-  }
+       Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}})
+    for (const auto add : {add_norms, add_other_losses, add_losses, add_padded_losses, add_split_losses})
+      add(out, rows, n);
 }
 
 // A fused residual and norm, for each way in which a kernel holds a row.

@@ -265,6 +265,19 @@ std::vector<Case> layer_cases() {
       {"rotary at positions", "rotary_at", {{{2, 3, 12}}, integers({2, 3}, 900)}, yarn_scaled()},
       {"rotary back at positions", "rotary_at", {{{2, 3, 8}}, integers({2, 3}, 9)}, longrope_scaled()},
       {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", 2}})},
+      {"embedding", "embedding", {integers({2, 6}, 4), {{4, 3}}}},
+      {"embedding with positions", "embedding", {integers({2, 5}, 4), {{4, 3}}, {{7, 3}}}},
+      {"embedding, only positions", "embedding", {integers({2, 5}, 4), unwanted({4, 3}), {{5, 3}}}},
+      {"embedding of a split table", "embedding", {integers({2, 6}, 16), {{4, 3}}}, text("axis", "dp")},
+      {"positions", "positions", {{{2, 6, 3}}, {{7, 3}}}},
+      {"positions of a rank", "positions", {{{2, 6, 3}}, {{24, 3}}}, text("tokens_axis", "dp")},
+      {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
+      {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
+  };
+}
+
+std::vector<Case> attention_cases() {
+  return {
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
       {"attention with shared keys", "attention", {{{2, 5, 16}}}, shared_heads(4, 2, true)},
       {"attention with one head of keys", "attention", {{{1, 4, 10}}}, shared_heads(3, 1, false)},
@@ -285,14 +298,11 @@ std::vector<Case> layer_cases() {
        {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}, integers({2, 3, 5}, 2)},
        make_attrs({{"heads", 2}, {"masked", 1}})},
       {"attend, only v", "attend", {unwanted({2, 3, 4}), unwanted({2, 5, 4}), {{2, 5, 4}}}, heads(2, false)},
-      {"embedding", "embedding", {integers({2, 6}, 4), {{4, 3}}}},
-      {"embedding with positions", "embedding", {integers({2, 5}, 4), {{4, 3}}, {{7, 3}}}},
-      {"embedding, only positions", "embedding", {integers({2, 5}, 4), unwanted({4, 3}), {{5, 3}}}},
-      {"embedding of a split table", "embedding", {integers({2, 6}, 16), {{4, 3}}}, text("axis", "dp")},
-      {"positions", "positions", {{{2, 6, 3}}, {{7, 3}}}},
-      {"positions of a rank", "positions", {{{2, 6, 3}}, {{24, 3}}}, text("tokens_axis", "dp")},
-      {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
-      {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
+  };
+}
+
+std::vector<Case> expert_cases() {
+  return {
       {"route", "route", {{{2, 3, 5}}}, make_attrs({{"k", 3}})},
       {"route, not divided",
        "route",
@@ -504,11 +514,10 @@ std::vector<Case> window_cases() {
 }
 
 std::vector<Case> cases() {
-  std::vector<Case> all = layer_cases();
-  for (Case& one : window_cases()) all.push_back(std::move(one));
-  for (Case& one : view_cases()) all.push_back(std::move(one));
-  for (Case& one : arithmetic_cases()) all.push_back(std::move(one));
-  for (Case& one : loss_and_elementwise_cases()) all.push_back(std::move(one));
+  std::vector<Case> all;
+  for (const auto more : {layer_cases, attention_cases, expert_cases, window_cases, view_cases, arithmetic_cases,
+                          loss_and_elementwise_cases})
+    for (Case& one : more()) all.push_back(std::move(one));
   return all;
 }
 
