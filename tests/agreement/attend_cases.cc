@@ -18,18 +18,19 @@ struct Rule {
 };
 
 std::vector<Rule> rules_of(int64_t keys) {
-  return {{"all keys", {}, ""},
-          {"causal", make_attrs({{"causal", 1}}), ""},
-          {"a window of 3", make_attrs({{"window", 3}}), ""},
-          {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}}), ""},
-          {"softcap and scale", make_attrs({{"causal", 1}, {"softcap", 1.5}, {"scale", 0.4}}), ""},
-          {"random spans", make_attrs({{"spans", 1}}), "spans"},
-          {"causal documents", make_attrs({{"spans", 1}, {"causal", 1}}), "spans"},
-          {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
-          {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
-          {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
-          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
-          {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
+  return {
+      {"all keys", {}, ""},
+      {"causal", make_attrs({{"causal", 1}}), ""},
+      {"a window of 3", make_attrs({{"window", 3}}), ""},
+      {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}, {"scale", 0.4}}), ""},
+      {"softcap and scale", make_attrs({{"causal", 1}, {"softcap", 1.5}, {"scale", 0.4}}), ""},
+      {"random spans", make_attrs({{"spans", 1}}), "spans"},
+      {"causal documents", make_attrs({{"spans", 1}, {"causal", 1}}), "spans"},
+      {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
+      {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
+      {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
+      {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
+      {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
 }
 
 }  // namespace

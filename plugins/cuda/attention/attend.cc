@@ -1,6 +1,5 @@
-// The op attend and its gradient: operands, limits and kernels. Attention without a mask, window, spans and cap, of as
-// many queries as keys, is that of the op attention with other strides, so in bf16 cuDNN may compute it, too
-// (attention_cudnn.h).
+// The op attend and its gradient: operands, limits and kernels. Without a mask, spans and cap, cuDNN may compute it in
+// bf16 as it does the op attention (attention_cudnn.h).
 #include "attend.h"
 
 #include <fmt/format.h>
@@ -81,14 +80,16 @@ void set_inputs(const OpView& view, size_t rest, Op& op) {
 
 // Returns the sizes for cuDNN; nothing if the op has rules that its graphs lack.
 std::optional<AttentionSizes> cudnn_sizes(const OpView& view, const AttendSizes& s) {
-  for (const char* rule : {"spans", "masked", "window", "softcap"})
+  for (const char* rule : {"spans", "masked", "softcap"})
     if (view.has(rule) && view.number(rule) != 0) return std::nullopt;
-  if (view.read(0).dtype != PRUN_BF16 || s.queries != s.keys || s.head != s.value ||
-      s.scale != 1.0f / std::sqrt(static_cast<float>(s.head)) || s.heads != s.group * s.kv_heads)
-    return std::nullopt;
   const bool causal = s.rules.causal;
+  const int window = s.rules.window >= s.keys ? 0 : static_cast<int>(s.rules.window);
+  if (view.read(0).dtype != PRUN_BF16 || (causal ? s.queries != s.keys : window != 0) ||
+      s.heads != s.group * s.kv_heads)
+    return std::nullopt;
   const Mask mask{s.queries, {causal ? 1 : s.keys, 0}, {causal ? 1 : 0, 0}};
-  return AttentionSizes{s.batch, s.queries, s.heads, s.kv_heads, s.head, mask, s.scale, s.vector, s.pairs};
+  return AttentionSizes{s.batch, s.queries, s.heads, s.kv_heads, s.head,   s.keys,
+                        s.value, window,    mask,    s.scale,    s.vector, s.pairs};
 }
 
 std::unique_ptr<Kernel> cudnn_forward(const OpView& view, const AttendForward<bf16>& a) {

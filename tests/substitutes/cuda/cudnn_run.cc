@@ -162,6 +162,8 @@ class Run {
         return a;
       case CUDNN_POINTWISE_CMP_GE:
         return a >= b ? 1 : 0;
+      case CUDNN_POINTWISE_CMP_GT:
+        return a > b ? 1 : 0;
       default:  // a binary select
         return more[1].at(i, dims) != 0 ? a : b;
     }
@@ -191,6 +193,7 @@ bool known(const GraphOperation& op) {
     case CUDNN_POINTWISE_SUB:
     case CUDNN_POINTWISE_DIV:
     case CUDNN_POINTWISE_CMP_GE:
+    case CUDNN_POINTWISE_CMP_GT:
       return op.more.size() == 1;
     case CUDNN_POINTWISE_BINARY_SELECT:
       return op.more.size() == 2;
