@@ -92,6 +92,7 @@ TEST(CudaAgreement, AttentionOfSeparateTensors) {
   });
   check_all(cases);
 }
+TEST(CudaAgreement, Decoding) { check_all(decode_cases()); }
 TEST(CudaAgreement, Moe) { check_all(moe_cases()); }
 
 TEST(CudaAgreement, BitsOfTheCpu) {
