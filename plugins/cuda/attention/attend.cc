@@ -1,4 +1,4 @@
-// The op attend and its gradient: operands, limits and kernels. Without a mask, spans and cap, cuDNN may compute it in
+// The op attend and its gradient: operands, limits and kernels. Without a mask and spans, cuDNN may compute it in
 // bf16 as it does the op attention (attention_cudnn.h).
 #include "attend.h"
 
@@ -80,16 +80,15 @@ void set_inputs(const OpView& view, size_t rest, Op& op) {
 
 // Returns the sizes for cuDNN; nothing if the op has rules that its graphs lack.
 std::optional<AttentionSizes> cudnn_sizes(const OpView& view, const AttendSizes& s) {
-  for (const char* rule : {"spans", "masked", "softcap"})
-    if (view.has(rule) && view.number(rule) != 0) return std::nullopt;
+  if (view.integer("spans") != 0 || view.integer("masked") != 0) return std::nullopt;
   const bool causal = s.rules.causal;
   const int window = s.rules.window >= s.keys ? 0 : static_cast<int>(s.rules.window);
   if (view.read(0).dtype != PRUN_BF16 || (causal ? s.queries != s.keys : window != 0) ||
       s.heads != s.group * s.kv_heads)
     return std::nullopt;
   const Mask mask{s.queries, {causal ? 1 : s.keys, 0}, {causal ? 1 : 0, 0}};
-  return AttentionSizes{s.batch, s.queries, s.heads, s.kv_heads, s.head,   s.keys,
-                        s.value, window,    mask,    s.scale,    s.vector, s.pairs};
+  return AttentionSizes{s.batch, s.queries, s.heads, s.kv_heads, s.head,   s.keys, s.value,
+                        window,  s.cap,     mask,    s.scale,    s.vector, s.pairs};
 }
 
 std::unique_ptr<Kernel> cudnn_forward(const OpView& view, const AttendForward<bf16>& a) {

@@ -55,7 +55,7 @@ CudnnAttentionShape shape_of(const AttentionSizes& s, const Rectangle& r, int64_
   CudnnAttentionShape shape{};
   shape.batch = batch, shape.queries = r.queries, shape.keys = r.keys;
   shape.heads = kv_heads * s.group(), shape.kv_heads = kv_heads, shape.head = s.head, shape.value = s.value;
-  shape.scale = s.scale, shape.causal = r.causal, shape.window = s.window;
+  shape.scale = s.scale, shape.causal = r.causal, shape.window = s.window, shape.cap = s.cap;
   return shape;
 }
 
@@ -138,7 +138,7 @@ bool known_good(const Context& context, const AttentionSizes& s, bool gradient) 
   const size_t version = cudnnGetVersion();
   if (version == 91000 || version == 91001) return false;  // wrong results in bf16
   if (s.window > 0 && version < 91002) return false;
-  if (s.head <= 128 && s.value == s.head) return true;
+  if (s.head <= 128 && s.value == s.head && s.cap == 0) return true;
   return version >= 91300 && (!gradient || std::max(s.head, s.value) <= 128 || context.capability() / 10 == 9);
 }
 

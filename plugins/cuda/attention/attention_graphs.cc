@@ -18,6 +18,7 @@ struct Composer {
   Four scores{shape.batch, shape.heads, shape.queries, shape.keys};
   Four rows{shape.batch, shape.heads, shape.queries, 1};
   Four row_strides{shape.heads * shape.queries, shape.queries, 1, 1};
+  Tensor inner = -1;  // the argument of tanh in capped
 
   // [batch, heads, queries, size].
   Tensor queries(const CudnnStrides& at, int64_t size, cudnnDataType_t type = kBf16) {
@@ -37,6 +38,20 @@ struct Composer {
     return y;
   }
   Tensor scaled(Tensor x) { return apply(CUDNN_POINTWISE_MUL, x, graph.number(shape.scale)); }
+  // Bounds scores by the cap.
+  Tensor capped(Tensor x) {
+    if (shape.cap == 0) return x;
+    inner = apply(CUDNN_POINTWISE_DIV, x, graph.number(shape.cap));
+    return apply(CUDNN_POINTWISE_MUL, apply(CUDNN_POINTWISE_TANH_FWD, inner), graph.number(shape.cap));
+  }
+  // Returns the gradient of scores, given that of capped ones.
+  Tensor uncapped(Tensor dy) {
+    if (shape.cap == 0) return dy;
+    const Tensor dx = graph.between(scores, kF32);
+    graph.pointwise_gradient(CUDNN_POINTWISE_TANH_BWD, apply(CUDNN_POINTWISE_MUL, dy, graph.number(shape.cap)), inner,
+                             dx);
+    return apply(CUDNN_POINTWISE_DIV, dx, graph.number(shape.cap));
+  }
   // Sets scores to -infinity where the key's index is above the query's, or the window does not reach it.
   Tensor masked(Tensor x) {
     if (!shape.causal) return x;
@@ -75,7 +90,7 @@ CudnnGraph attention_graph(const CudnnAttentionShape& shape) {
 
   const Tensor products = g.between(c.scores, kF32);
   g.matmul(q, k, products);
-  const Tensor scores = c.masked(c.scaled(products));
+  const Tensor scores = c.masked(c.capped(c.scaled(products)));
   const Tensor top = c.row_between(), sum = c.row_between(), log_sum = c.row_between();
   g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, top);
   const Tensor powers = c.apply(CUDNN_POINTWISE_EXP, c.apply(CUDNN_POINTWISE_SUB, scores, top));
@@ -115,11 +130,12 @@ CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summe
 
   const Tensor products = g.between(c.scores, kF32);
   g.matmul(q, k, products);
-  const Tensor p = c.apply(CUDNN_POINTWISE_EXP, c.masked(c.apply(CUDNN_POINTWISE_SUB, c.scaled(products), lse)));
+  const Tensor p =
+      c.apply(CUDNN_POINTWISE_EXP, c.masked(c.apply(CUDNN_POINTWISE_SUB, c.capped(c.scaled(products)), lse)));
   product_of_transposed(p, dout, e, dv);
   const Tensor dp = g.between(c.scores, kF32);
   g.matmul(dout, v, dp);
-  const Tensor ds = c.scaled(c.apply(CUDNN_POINTWISE_MUL, c.apply(CUDNN_POINTWISE_SUB, dp, dots), p));
+  const Tensor ds = c.scaled(c.uncapped(c.apply(CUDNN_POINTWISE_MUL, c.apply(CUDNN_POINTWISE_SUB, dp, dots), p)));
   product_of_transposed(ds, q, d, dk);
   const Tensor keys = g.between({b, shape.kv_heads, u, d}, {shape.k.sample, d, shape.k.row, 1}, kBf16);
   g.reshape(k, keys);

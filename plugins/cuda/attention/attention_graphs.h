@@ -22,6 +22,7 @@ struct CudnnAttentionShape {
   CudnnStrides dq, dk, dv;    // only read for gradients
   bool causal;                // query i attends to keys 0..i; otherwise each query attends to all keys
   int64_t window = 0;         // of a causal attention: query i attends to the last `window` of its keys; 0: to all
+  float cap = 0;              // scores become cap·tanh(score / cap); 0: they do not
   bool f32_out = false;       // the forward out is f32, to be merged with the output of other keys
   auto operator<=>(const CudnnAttentionShape&) const =
       default;  // NOLINT(modernize-use-nullptr): of the generated comparison

@@ -115,8 +115,11 @@ GraphOperation operation(const Descriptor& d) {
       return op;
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
       op.kind = Kind::pointwise;
-      op.x = at(CUDNN_ATTR_OPERATION_POINTWISE_XDESC), op.y = at(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-      for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_TDESC})
+      const bool gradient = d.attributes.contains(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC);
+      op.x = at(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+      op.y = at(gradient ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+      for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                              CUDNN_ATTR_OPERATION_POINTWISE_TDESC})
         if (d.attributes.contains(name)) op.more.push_back(at(name));
       const Shared how = descriptor(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
       op.mode = value<int32_t>(*how, CUDNN_ATTR_POINTWISE_MODE, -1);

@@ -58,7 +58,7 @@ CudnnAttentionShape separate(const AttentionSizes& s, const CudnnSlice& slice, b
   CudnnAttentionShape shape{slice.batch, t, u, slice.kv_heads * s.group(), slice.kv_heads, s.head, s.value, s.scale};
   shape.q = shape.dq = at(int64_t{s.heads} * s.head, t), shape.k = shape.dk = at(int64_t{s.kv_heads} * s.head, u);
   shape.v = shape.dv = at(int64_t{s.kv_heads} * s.value, u), shape.out = at(int64_t{s.heads} * s.value, t);
-  shape.causal = causal, shape.window = s.window;
+  shape.causal = causal, shape.window = s.window, shape.cap = s.cap;
   return shape;
 }
 
@@ -154,6 +154,14 @@ TEST(CudnnPlans, OfWideHeadsOnHopper) {
   AttentionSizes s = sizes(1, 4096, 8, 4, 256);
   expect_plans(device(kHopper, 90, 132, 232448), s, true);
   s.window = 1024;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+}
+
+TEST(CudnnPlans, OfSoftcap) {
+  AttentionSizes s = sizes(1, 4096, 8, 4, 128);
+  s.cap = 50;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+  s.window = 1024, s.head = s.value = 256;
   expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
 }
 
