@@ -17,12 +17,18 @@ struct Rule {
   const char* reads;  // the optional operands
 };
 
-std::vector<Rule> rules_of(int64_t keys) {
+// Of rank 2 of 4 that share the heads of keys.
+Attrs shared_keys(int64_t heads) {
+  return make_attrs({{"causal", 1}, {"kv_axis", std::string("dp")}, {"of_heads", 4 * heads}});
+}
+
+std::vector<Rule> rules_of(int64_t keys, int64_t heads) {
   return {
       {"all keys", {}, ""},
       {"causal", make_attrs({{"causal", 1}}), ""},
       {"a window of 3", make_attrs({{"window", 3}}), ""},
-      {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}, {"scale", 0.4}}), ""},
+      {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}, {"scale", 0.1}}), ""},
+      {"heads of keys of all ranks", shared_keys(heads), ""},
       {"softcap and scale", make_attrs({{"causal", 1}, {"softcap", 1.5}, {"scale", 0.4}}), ""},
       {"random spans", make_attrs({{"spans", 1}}), "spans"},
       {"causal documents", make_attrs({{"spans", 1}, {"causal", 1}}), "spans"},
@@ -54,7 +60,7 @@ std::vector<Case> attend_cases() {
                    {"kept", {I32, {s.batch, 1, s.keys}, 0, 2}},
                    {"pairs", {I32, {s.batch, s.queries, s.keys}, 0, 2}},
                    {"floats", {F32, {s.batch, s.keys}, 0, 1}}});
-    for (Rule rule : rules_of(s.keys)) {
+    for (Rule rule : rules_of(s.keys, s.heads)) {
       if (rule.attrs.integer("causal") != 0 && s.queries != s.keys) continue;
       rule.attrs.set("heads", s.heads);
       rule.attrs.set("kv_heads", s.kv_heads);

@@ -185,6 +185,7 @@ std::vector<Made> attend(const Sizes& s, const Separate& of, const std::string& 
 TEST(CudaAttention, SeparateTensorsAreComputedByCudnn) {
   const prun_attr causal = integer("causal", 1), window = integer("window", 40), cap = integer("softcap", 3);
   const prun_attr scale{"scale", PRUN_ATTR_NUMBER, 0, 0.3, nullptr, nullptr, nullptr, 0};
+  const prun_attr all = integer("of_heads", 16), axis{"kv_axis", PRUN_ATTR_TEXT, 0, 0, "cp", nullptr, nullptr, 0};
   const Sizes plain, shared{2, 128, 4, 2, 64}, wide{1, 128, 2, 1, 256}, latent{1, 128, 2, 2, 192},
       odd{2, 128, 2, 2, 60};
   struct Expected {
@@ -196,7 +197,8 @@ TEST(CudaAttention, SeparateTensorsAreComputedByCudnn) {
        {Expected{plain, {}, true}, Expected{shared, {128, 64, {causal, window, scale}}, true},
         Expected{shared, {200, 64, {scale}}, true}, Expected{latent, {128, 128, {causal}}, true},
         Expected{wide, {128, 256, {causal, window}}, true}, Expected{plain, {128, 64, {causal, cap}}, true},
-        Expected{plain, {128, 64, {window}}, false}, Expected{odd, {128, 60, {causal}}, false}})
+        Expected{{2, 128, 2, 4, 64}, {128, 64, {causal, all, axis}}, true}, Expected{plain, {128, 64, {window}}, false},
+        Expected{odd, {128, 60, {causal}}, false}})
     for (const char* options : {"", "deterministic=0", "attention_workspace=200K"}) {
       SCOPED_TRACE(testing::Message() << s.head << " elements, " << of.keys << " keys, " << options);
       for (const Made& made : attend(s, of, options)) {
