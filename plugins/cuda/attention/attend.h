@@ -12,6 +12,7 @@ namespace prun::cuda {
 // The keys [first, end) of a query; 0, 0: none.
 struct KeySpan {
   int first, end;
+  __host__ __device__ bool has(int key) const { return key >= first && key < end; }
 };
 
 struct AttendSizes {
