@@ -17,7 +17,7 @@ struct Rule {
   const char* reads;  // the optional operands
 };
 
-// Of rank 2 of 4 that share the heads of keys.
+// Returns the attributes on rank 2 of 4 ranks that share the heads of keys.
 Attrs shared_keys(int64_t heads) {
   return make_attrs({{"causal", 1}, {"kv_axis", std::string("dp")}, {"of_heads", 4 * heads}});
 }

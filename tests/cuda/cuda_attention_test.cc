@@ -210,5 +210,21 @@ TEST(CudaAttention, SeparateTensorsAreComputedByCudnn) {
     }
 }
 
+// cuDNN 9.10.0 and 9.10.1 are wrong in bf16, and until 9.13 its frontend limits heads of more than 128.
+TEST(CudaAttention, VersionsThatComputeWronglyAreNotUsed) {
+  const auto by_cudnn = [](const char* version, const Sizes& s, int64_t value) {
+    setenv("PRUN_SUBSTITUTE_CUDNN_VERSION", version, 1);
+    const std::vector<Made> both = attend(s, {s.length, value, {integer("causal", 1)}});
+    unsetenv("PRUN_SUBSTITUTE_CUDNN_VERSION");
+    return both[0].by_cudnn && both[1].by_cudnn;
+  };
+  const Sizes plain{2, 136, 2, 2, 64}, latent{1, 136, 2, 2, 192};
+  EXPECT_FALSE(by_cudnn("91000", plain, 64));
+  EXPECT_FALSE(by_cudnn("91001", plain, 64));
+  EXPECT_TRUE(by_cudnn("91002", plain, 64));
+  EXPECT_FALSE(by_cudnn("91201", latent, 128));
+  EXPECT_TRUE(by_cudnn("91300", latent, 128));
+}
+
 }  // namespace
 }  // namespace prun

@@ -3,6 +3,7 @@
 // whether one of its engines would.
 //
 //      PRUN_SUBSTITUTE_CUDNN=1          it is available; by default no handle can be made, so prun's kernels run
+//      PRUN_SUBSTITUTE_CUDNN_VERSION    what cudnnGetVersion returns
 //      PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made but not executed, and an attempt ends a capture
 #include <cudnn_graph.h>
 
@@ -203,7 +204,7 @@ bool aligned(const Descriptor& graph, const std::map<int64_t, void*>& memory) {
 
 using namespace substitute;  // the remaining functions are C's
 
-ENTRY size_t cudnnGetVersion() { return CUDNN_VERSION; }
+ENTRY size_t cudnnGetVersion() { return static_cast<size_t>(setting("CUDNN_VERSION", CUDNN_VERSION)); }
 ENTRY const char* cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS           ? "CUDNN_STATUS_SUCCESS"
          : status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"
