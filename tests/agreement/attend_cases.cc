@@ -17,19 +17,27 @@ struct Rule {
   const char* reads;  // the optional operands
 };
 
-std::vector<Rule> rules_of(int64_t keys) {
-  return {{"all keys", {}, ""},
-          {"causal", make_attrs({{"causal", 1}}), ""},
-          {"a window of 3", make_attrs({{"window", 3}}), ""},
-          {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}}), ""},
-          {"softcap and scale", make_attrs({{"causal", 1}, {"softcap", 1.5}, {"scale", 0.4}}), ""},
-          {"random spans", make_attrs({{"spans", 1}}), "spans"},
-          {"causal documents", make_attrs({{"spans", 1}, {"causal", 1}}), "spans"},
-          {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
-          {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
-          {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
-          {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
-          {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
+// Returns the attributes on rank 2 of 4 ranks that share the heads of keys.
+Attrs shared_keys(int64_t heads) {
+  return make_attrs({{"causal", 1}, {"kv_axis", std::string("dp")}, {"of_heads", 4 * heads}});
+}
+
+std::vector<Rule> rules_of(int64_t keys, int64_t heads) {
+  return {
+      {"all keys", {}, ""},
+      {"causal", make_attrs({{"causal", 1}}), ""},
+      {"a window of 3", make_attrs({{"window", 3}}), ""},
+      {"a causal window", make_attrs({{"causal", 1}, {"window", std::max<int64_t>(2, keys / 3)}, {"scale", 0.1}}), ""},
+      {"heads of keys of all ranks", shared_keys(heads), ""},
+      {"softcap and scale", make_attrs({{"causal", 1}, {"softcap", 1.5}, {"scale", 0.4}}), ""},
+      {"random spans", make_attrs({{"spans", 1}}), "spans"},
+      {"causal documents", make_attrs({{"spans", 1}, {"causal", 1}}), "spans"},
+      {"a mask of keys", make_attrs({{"masked", 1}}), "columns"},
+      {"a mask of keys, kept dim", make_attrs({{"masked", 1}, {"causal", 1}}), "kept"},
+      {"a mask of queries", make_attrs({{"masked", 1}}), "pairs"},
+      {"spans and mask", make_attrs({{"spans", 1}, {"masked", 1}, {"window", 5}}), "spans pairs"},
+      {"padding", make_attrs({{"masked", 1}}), "padded"},
+      {"a mask of floats", make_attrs({{"masked", 1}, {"softcap", 3.0}}), "floats"}};
 }
 
 }  // namespace
@@ -52,8 +60,9 @@ std::vector<Case> attend_cases() {
                    {"columns", {I32, {s.batch, s.keys}, 0, 2}},
                    {"kept", {I32, {s.batch, 1, s.keys}, 0, 2}},
                    {"pairs", {I32, {s.batch, s.queries, s.keys}, 0, 2}},
-                   {"floats", {F32, {s.batch, s.keys}, 0, 1}}});
-    for (Rule rule : rules_of(s.keys)) {
+                   {"there", {F32, {s.batch, s.keys - s.keys / 2}, 1, 2}},
+                   {"floats padded", {F32, {s.batch, s.keys}, 0, 1}}});
+    for (Rule rule : rules_of(s.keys, s.heads)) {
       if (rule.attrs.integer("causal") != 0 && s.queries != s.keys) continue;
       rule.attrs.set("heads", s.heads);
       rule.attrs.set("kv_heads", s.kv_heads);
@@ -64,6 +73,7 @@ std::vector<Case> attend_cases() {
       std::vector<Line> before;  // makes zeros, which hide keys
       if (rest == "floats")
         before.push_back({"pointwise floats > floats", make_attrs({{"program", std::string("less x0 0.5")}})});
+      if (rest == "padded") before.push_back({"pad there > padded", make_attrs({{"dim", 1}, {"after", s.keys / 2}})});
       f.add(rule.name, first, 5e-6, before);
       before.push_back(first);
       // With one key the gradient of q is exactly 0, and rounding has nothing to be compared with.

@@ -40,13 +40,17 @@ prun_status open_and_listen(const prun_device_params* params, prun_dev** device,
   return listened_to->open(&ours, device, result);
 }
 
+prun_attr integer(const char* name, int64_t value) {
+  return {name, PRUN_ATTR_INTEGER, value, 0, nullptr, nullptr, nullptr, 0};
+}
+
 struct Operand {
   Dims dims;
   int dtype = PRUN_BF16;
 };
 
 Made make(const char* kind, const std::vector<Operand>& reads, const std::vector<Operand>& writes, const Sizes& s,
-          const Hop& hop, const std::string& options) {
+          const Hop& hop, const std::string& options, const std::vector<prun_attr>& more = {}) {
   setenv("PRUN_SUBSTITUTE_CUDNN", "1", 1);
   listened_to = &load_device_plugin({"cuda", PRUN_CUDA_DEVICE});
   prun_device table = *listened_to;
@@ -64,13 +68,10 @@ Made make(const char* kind, const std::vector<Operand>& reads, const std::vector
     return all;
   };
   const std::vector<prun_tensor> in = tensors(reads), out = tensors(writes);
-  const auto integer = [](const char* name, int64_t value) {
-    return prun_attr{name, PRUN_ATTR_INTEGER, value, 0, nullptr, nullptr, nullptr, 0};
-  };
-  const std::vector<prun_attr> attrs = {
-      integer("heads", s.heads), integer("kv_heads", s.kv_heads),
-      integer("causal", 1),      integer("chunks", hop.chunks),
-      integer("hop", hop.hop),   prun_attr{"tokens_axis", PRUN_ATTR_TEXT, 0, 0, "cp", nullptr, nullptr, 0}};
+  std::vector<prun_attr> attrs = {integer("heads", s.heads), integer("kv_heads", s.kv_heads),
+                                  integer("chunks", hop.chunks), integer("hop", hop.hop),
+                                  prun_attr{"tokens_axis", PRUN_ATTR_TEXT, 0, 0, "cp", nullptr, nullptr, 0}};
+  attrs.insert(attrs.end(), more.begin(), more.end());
   prun_op op{};
   op.size = sizeof op;
   op.kind = kind;
@@ -101,24 +102,27 @@ Made make(const char* kind, const std::vector<Operand>& reads, const std::vector
 
 Made forward(const Sizes& s, const std::string& options = "") {
   return make("attention", {{{s.batch, s.length, s.width() + s.shared()}}},
-              {{{s.batch, s.length, s.width()}}, {{s.batch, s.heads, s.length}, PRUN_F32}}, s, {}, options);
+              {{{s.batch, s.length, s.width()}}, {{s.batch, s.heads, s.length}, PRUN_F32}}, s, {}, options,
+              {integer("causal", 1)});
 }
 Made backward(const Sizes& s, const std::string& options = "") {
   const Operand packed{{s.batch, s.length, s.width() + s.shared()}}, row{{s.batch, s.length, s.width()}};
-  return make("attention_grad", {packed, row, row, {{s.batch, s.heads, s.length}, PRUN_F32}}, {packed}, s, {}, options);
+  return make("attention_grad", {packed, row, row, {{s.batch, s.heads, s.length}, PRUN_F32}}, {packed}, s, {}, options,
+              {integer("causal", 1)});
 }
 Made forward(const Sizes& s, const Hop& hop, const std::string& options = "") {
   const Operand sum{{s.batch, s.length, s.width()}, PRUN_F32}, lse{{s.batch, s.heads, s.length}, PRUN_F32};
   std::vector<Operand> reads = {{{s.batch, s.length, s.width() + s.shared()}}, {{s.batch, s.length, s.shared()}}};
   if (hop.hop > 0) reads.push_back(sum), reads.push_back(lse);
-  return make("attention_block", reads, {sum, lse}, s, hop, options);
+  return make("attention_block", reads, {sum, lse}, s, hop, options, {integer("causal", 1)});
 }
 Made backward(const Sizes& s, const Hop& hop, const std::string& options = "") {
   const Operand kv{{s.batch, s.length, s.shared()}}, row{{s.batch, s.length, s.width()}};
   std::vector<Operand> reads = {
       {{s.batch, s.length, s.width() + s.shared()}}, kv, row, row, {{s.batch, s.heads, s.length}, PRUN_F32}};
   if (hop.hop > 0) reads.push_back({row.dims, PRUN_F32});
-  return make("attention_block_grad", reads, {{row.dims, PRUN_F32}, {kv.dims, PRUN_F32}}, s, hop, options);
+  return make("attention_block_grad", reads, {{row.dims, PRUN_F32}, {kv.dims, PRUN_F32}}, s, hop, options,
+              {integer("causal", 1)});
 }
 
 constexpr size_t kBoundary = 256;  // the op table adds it, so that scratch can begin on a multiple of it
@@ -161,6 +165,65 @@ TEST(CudaAttention, HopsAreComputedByCudnn) {
         EXPECT_EQ(backward(s, Hop{rank, 3, chunks, hop}).by_cudnn, sees);
         EXPECT_FALSE(forward(s, Hop{rank, 3, chunks, hop}, "cudnn=0").by_cudnn);
       }
+}
+
+// The op attend: tokens that it attends to, elements of a head of v, rules.
+struct Separate {
+  int64_t keys = 128, value = 64;
+  std::vector<prun_attr> attrs;
+};
+
+// Both ops: forward and gradient.
+std::vector<Made> attend(const Sizes& s, const Separate& of, const std::string& options = "") {
+  const Operand q{{s.batch, s.length, s.width()}}, k{{s.batch, of.keys, s.kv_heads * s.head}};
+  const Operand v{{s.batch, of.keys, s.kv_heads * of.value}}, out{{s.batch, s.length, s.heads * of.value}};
+  const Operand lse{{s.batch, s.heads, s.length}, PRUN_F32};
+  return {make("attend", {q, k, v}, {out, lse}, s, {}, options, of.attrs),
+          make("attend_grad", {q, k, v, out, out, lse}, {q, k, v}, s, {}, options, of.attrs)};
+}
+
+TEST(CudaAttention, SeparateTensorsAreComputedByCudnn) {
+  const prun_attr causal = integer("causal", 1), window = integer("window", 40), cap = integer("softcap", 3);
+  const prun_attr scale{"scale", PRUN_ATTR_NUMBER, 0, 0.3, nullptr, nullptr, nullptr, 0};
+  const prun_attr all = integer("of_heads", 16), axis{"kv_axis", PRUN_ATTR_TEXT, 0, 0, "cp", nullptr, nullptr, 0};
+  const Sizes plain, shared{2, 128, 4, 2, 64}, wide{1, 128, 2, 1, 256}, latent{1, 128, 2, 2, 192},
+      odd{2, 128, 2, 2, 60};
+  struct Expected {
+    Sizes sizes;
+    Separate of;
+    bool by_cudnn;
+  };
+  for (const auto& [s, of, by_cudnn] :
+       {Expected{plain, {}, true}, Expected{shared, {128, 64, {causal, window, scale}}, true},
+        Expected{shared, {200, 64, {scale}}, true}, Expected{latent, {128, 128, {causal}}, true},
+        Expected{wide, {128, 256, {causal, window}}, true}, Expected{plain, {128, 64, {causal, cap}}, true},
+        Expected{{2, 128, 2, 4, 64}, {128, 64, {causal, all, axis}}, true}, Expected{plain, {128, 64, {window}}, false},
+        Expected{odd, {128, 60, {causal}}, false}})
+    for (const char* options : {"", "deterministic=0", "attention_workspace=200K"}) {
+      SCOPED_TRACE(testing::Message() << s.head << " elements, " << of.keys << " keys, " << options);
+      for (const Made& made : attend(s, of, options)) {
+        if (options == std::string()) {
+          EXPECT_EQ(made.by_cudnn, by_cudnn);
+        }
+        EXPECT_EQ(made.taken, 0);
+      }
+    }
+}
+
+// cuDNN 9.10.0 and 9.10.1 are wrong in bf16, and until 9.13 its frontend limits heads of more than 128.
+TEST(CudaAttention, VersionsThatComputeWronglyAreNotUsed) {
+  const auto by_cudnn = [](const char* version, const Sizes& s, int64_t value) {
+    setenv("PRUN_SUBSTITUTE_CUDNN_VERSION", version, 1);
+    const std::vector<Made> both = attend(s, {s.length, value, {integer("causal", 1)}});
+    unsetenv("PRUN_SUBSTITUTE_CUDNN_VERSION");
+    return both[0].by_cudnn && both[1].by_cudnn;
+  };
+  const Sizes plain{2, 136, 2, 2, 64}, latent{1, 136, 2, 2, 192};
+  EXPECT_FALSE(by_cudnn("91000", plain, 64));
+  EXPECT_FALSE(by_cudnn("91001", plain, 64));
+  EXPECT_TRUE(by_cudnn("91002", plain, 64));
+  EXPECT_FALSE(by_cudnn("91201", latent, 128));
+  EXPECT_TRUE(by_cudnn("91300", latent, 128));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// The op attend and its gradient: operands, limits and kernels. Attention without a mask, window, spans and cap, of as
-// many queries as keys, is that of the op attention with other strides, so in bf16 cuDNN may compute it, too
-// (attention_cudnn.h).
+// The op attend and its gradient: operands, limits and kernels. Without a mask and spans, cuDNN may compute it in
+// bf16 as it does the op attention (attention_cudnn.h).
 #include "attend.h"
 
 #include <fmt/format.h>
@@ -79,38 +78,50 @@ void set_inputs(const OpView& view, size_t rest, Op& op) {
   op.v = heads_at(view.in<T>(2), int64_t{s.kv_heads} * s.value, s.keys);
 }
 
-// Returns the sizes for cuDNN; nothing if the op has rules that its graphs lack.
+// Returns the sizes for cuDNN; nothing if the op has rules that its graphs lack. If ranks share heads of keys, their
+// kv_heads are those that the rank's heads of queries use: all, or one.
 std::optional<AttentionSizes> cudnn_sizes(const OpView& view, const AttendSizes& s) {
-  for (const char* rule : {"spans", "masked", "window", "softcap"})
-    if (view.has(rule) && view.number(rule) != 0) return std::nullopt;
-  if (view.read(0).dtype != PRUN_BF16 || s.queries != s.keys || s.head != s.value ||
-      s.scale != 1.0f / std::sqrt(static_cast<float>(s.head)) || s.heads != s.group * s.kv_heads)
-    return std::nullopt;
+  if (view.integer("spans") != 0 || view.integer("masked") != 0) return std::nullopt;
   const bool causal = s.rules.causal;
+  const int window = s.rules.window >= s.keys ? 0 : static_cast<int>(s.rules.window);
+  const bool all_keys = s.heads == s.group * s.kv_heads;
+  if (view.read(0).dtype != PRUN_BF16 || (causal ? s.queries != s.keys : window != 0) ||
+      (!all_keys && s.group % s.heads != 0))
+    return std::nullopt;
   const Mask mask{s.queries, {causal ? 1 : s.keys, 0}, {causal ? 1 : 0, 0}};
-  return AttentionSizes{s.batch, s.queries, s.heads, s.kv_heads, s.head, mask, s.scale, s.vector, s.pairs};
+  const int kv_heads = all_keys ? s.kv_heads : 1;
+  return AttentionSizes{s.batch, s.queries, s.heads, kv_heads, s.head,   s.keys, s.value,
+                        window,  s.cap,     mask,    s.scale,  s.vector, s.pairs};
+}
+
+// Returns the heads from the first one on that the rank uses.
+template <class T>
+Heads<T> used(const Heads<T>& heads, const AttendSizes& s, int size) {
+  return {heads.data + int64_t{s.kv_head(0)} * size, heads.row, heads.sample};
 }
 
 std::unique_ptr<Kernel> cudnn_forward(const OpView& view, const AttendForward<bf16>& a) {
-  const std::optional<AttentionSizes> sizes = cudnn_sizes(view, a.sizes);
+  const AttendSizes& s = a.sizes;
+  const std::optional<AttentionSizes> sizes = cudnn_sizes(view, s);
   if (!sizes) return nullptr;
-  return cudnn_attention_forward(view, {*sizes, a.q, a.k, a.v, a.out, nullptr, nullptr, nullptr, a.lse});
+  const Heads<const bf16> k = used(a.k, s, s.head), v = used(a.v, s, s.value);
+  return cudnn_attention_forward(view, {*sizes, a.q, k, v, a.out, nullptr, nullptr, nullptr, a.lse});
 }
 std::unique_ptr<Kernel> cudnn_backward(const OpView& view, const AttendBackward<bf16>& a) {
-  const std::optional<AttentionSizes> sizes = cudnn_sizes(view, a.sizes);
+  const AttendSizes& s = a.sizes;
+  const std::optional<AttentionSizes> sizes = cudnn_sizes(view, s);
   if (!sizes) return nullptr;
-  return cudnn_attention_backward(view, {*sizes,
-                                         a.q,
-                                         a.k,
-                                         a.v,
-                                         a.out,
-                                         a.dout,
-                                         a.lse,
-                                         nullptr,
-                                         {a.dq, nullptr},
-                                         {a.dk, nullptr},
-                                         {a.dv, nullptr},
-                                         nullptr});
+  const Heads<const bf16> k = used(a.k, s, s.head), v = used(a.v, s, s.value);
+  const GradientHeads<bf16> dq{a.dq, nullptr}, dk{used(a.dk, s, s.head), nullptr}, dv{used(a.dv, s, s.value), nullptr};
+  std::unique_ptr<Kernel> kernel =
+      cudnn_attention_backward(view, {*sizes, a.q, k, v, a.out, a.dout, a.lse, nullptr, dq, dk, dv, nullptr});
+  if (kernel == nullptr || sizes->kv_heads == s.kv_heads) return kernel;
+  const size_t rows = static_cast<size_t>(s.batch * s.keys) * sizeof(bf16);
+  return kernel_of([=, own = std::move(kernel), dk = a.dk, dv = a.dv](cudaStream_t stream) {
+    check(cudaMemsetAsync(dk.data, 0, rows * static_cast<size_t>(dk.row), stream), "cudaMemsetAsync");
+    check(cudaMemsetAsync(dv.data, 0, rows * static_cast<size_t>(dv.row), stream), "cudaMemsetAsync");
+    own->run(stream);
+  });
 }
 
 std::unique_ptr<Kernel> make_forward(const OpView& view) {

@@ -1,8 +1,8 @@
 // Operands of the kernels of the op attend: queries, keys and values in tensors of their own, and the rules by which a
 // query sees keys.
 //
-// Surprising fact: tiles are skipped by the range of keys that the rules leave to a query, and never by a mask, so that
-// a block does not read the mask before it has scores to hide.
+// Surprising fact: tiles are skipped by the range of keys that the rules leave to a query and by a mask of keys, and
+// never by a mask with a row for each query, so that a block does not read that one before it has scores to hide.
 #pragma once
 #include "attention.h"
 #include "prun/sdk/key_rules.h"
@@ -12,6 +12,7 @@ namespace prun::cuda {
 // The keys [first, end) of a query; 0, 0: none.
 struct KeySpan {
   int first, end;
+  __host__ __device__ bool has(int key) const { return key >= first && key < end; }
 };
 
 struct AttendSizes {

@@ -65,7 +65,19 @@ __global__ void __launch_bounds__(C::kThreads) attend_backward_kernel(const Atte
             heads = OfKeys ? s.first_user(own_head + 1) - first_head : 1;
   TileRange tiles{};
   SeenKeys seen{};  // by the warp's queries
+  // A mask of keys: bits of own rows in the memory that the other kernel has for own queries, or of all other rows in
+  // the memory that the other kernel has for tiles of queries.
+  constexpr int kOwn = 16 * M, kKeptWords = C::Tiles * N * C::kRowBytes / 4;
+  uint32_t* const kept_words =
+      OfKeys ? reinterpret_cast<uint32_t*>(own_queries.lse) : reinterpret_cast<uint32_t*>(statistics);
+  Kept<kOwn> own_kept = all_kept<kOwn>();
+  bool by_bits = has_key_mask(s);
   if constexpr (OfKeys) {
+    if (by_bits) {
+      load_kept<C::kThreads>(s, b, first, first + kRows, kept_words);
+      __syncthreads();
+      own_kept.words[0] = kept_words[warp_row / 32] >> warp_row % 32 & Kept<kOwn>::kFull;
+    }
     const int count = (s.queries + kSpanTile - 1) / kSpanTile;
     tiles = query_tiles(a.tiles + b * count, count, first, min(first + kRows, s.keys), N);
   } else {
@@ -73,6 +85,8 @@ __global__ void __launch_bounds__(C::kThreads) attend_backward_kernel(const Atte
     __syncthreads();
     tiles = key_tiles(seen_by(own_queries.spans, kRows), N);
     seen = seen_by(own_queries.spans + warp_row, 16 * M);
+    by_bits = by_bits && tiles.count * N <= 32 * kKeptWords;
+    if (by_bits) load_kept<C::kThreads>(s, b, tiles.from * N, (tiles.from + tiles.count) * N, kept_words);
   }
   auto tile1 = [&](int i) { return Tile<D>{others + i % C::Tiles * 2 * kTile}; };
   auto tile2 = [&](int i) { return Tile<D>{others + i % C::Tiles * 2 * kTile + kTile}; };
@@ -109,9 +123,14 @@ __global__ void __launch_bounds__(C::kThreads) attend_backward_kernel(const Atte
     if (C::Tiles > 1 && i + 1 < rounds) load(i + 1);
     const int other = (tiles.from + i % tiles.count) * N;
     if (OfKeys) seen = seen_by(queries(i).spans, N);
-    if (warp_first >= warp_end || !(OfKeys ? seen.any(warp_first, warp_end) : seen.any(other, other + N))) continue;
-    const bool cut =
-        s.mask != nullptr || !(OfKeys ? seen.all(warp_first, warp_first + 16 * M) : seen.all(other, other + N));
+    Kept<N> other_kept = all_kept<N>();
+    if (!OfKeys && by_bits)
+      for (int w = 0; w < N / 32; ++w) other_kept.words[w] = kept_words[i * (N / 32) + w];
+    if (warp_first >= warp_end || own_kept.none() || other_kept.none() ||
+        !(OfKeys ? seen.any(warp_first, warp_end) : seen.any(other, other + N)))
+      continue;
+    const bool cut = !(OfKeys ? seen.all(warp_first, warp_first + 16 * M) : seen.all(other, other + N)) ||
+                     !(by_bits ? own_kept.all() && other_kept.all() : s.mask == nullptr);
     float p[M][N / 8][4], ds[M][N / 8][4];
     multiply_rows(p, own1, warp_row, tile1(i), 0);
     multiply_rows(ds, own2, warp_row, tile2(i), 0);
@@ -132,7 +151,9 @@ __global__ void __launch_bounds__(C::kThreads) attend_backward_kernel(const Atte
           float probability = exp2_approximate(fmaf(x, scale, -rows.lse[row]));
           if (cut) {
             const int query = OfKeys ? other + beside : first + own, key = OfKeys ? first + own : other + beside;
-            if (!is_seen(s, rows.spans[row], b, query, key)) probability = 0;
+            if (!rows.spans[row].has(key) || !own_kept.has(OfKeys ? 16 * m : 0, OfKeys ? g + 8 * (e / 2) : 0) ||
+                !other_kept.has(8 * n, 2 * t + e % 2) || (!by_bits && !is_kept(s, b, query, key)))
+              probability = 0;
           }
           p[m][n][e] = probability;
           ds[m][n][e] = probability == 0 ? 0.0f : probability * (ds[m][n][e] - rows.dots[row]) * slope;

@@ -7,6 +7,7 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kKeptWords = 256;  // words of a mask of keys in shared memory; longer masks are read key by key
 
 // D: the larger of both heads, padded to 64, 128 or 256; M: 16-row tiles of queries per warp; N: keys per tile.
 template <int D, int M, int N>
@@ -22,6 +23,9 @@ __global__ void __launch_bounds__(kThreads) attend_forward_kernel(const AttendFo
   __syncthreads();
   const int warp = threadIdx.x / 32, g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3, warp_row = warp * 16 * M;
   const TileRange tiles = key_tiles(seen_by(spans, kRows), N);
+  uint32_t* const kept_words = reinterpret_cast<uint32_t*>(spans + kRows);
+  const bool by_bits = has_key_mask(s) && tiles.count * N <= 32 * kKeptWords;
+  if (by_bits) load_kept<kThreads>(s, b, tiles.from * N, (tiles.from + tiles.count) * N, kept_words);
   const SeenKeys seen = seen_by(spans + warp_row, 16 * M);
   const bf16* k_rows = a.k.head(b, kv_head, s.head);
   const bf16* v_rows = a.v.head(b, kv_head, s.value);
@@ -46,10 +50,15 @@ __global__ void __launch_bounds__(kThreads) attend_forward_kernel(const AttendFo
     wait_copies();
     __syncthreads();  // tile j has arrived, and no warp reads tile j - 1 any more
     if (j + 1 < tiles.from + tiles.count) load(j + 1);
-    if (!seen.any(j * N, (j + 1) * N)) continue;
+    const auto kept_of = [&](int tile) {
+      Kept<N> kept = all_kept<N>();
+      if (by_bits)
+        for (int w = 0; w < N / 32; ++w) kept.words[w] = kept_words[(tile - tiles.from) * (N / 32) + w];
+      return kept;
+    };
+    if (!seen.any(j * N, (j + 1) * N) || kept_of(j).none()) continue;
     float p[M][kColumns][4];
     multiply_rows(p, q, warp_row, k_tile(j), 0);
-    const bool cut = s.mask != nullptr || !seen.all(j * N, (j + 1) * N);
     if (factors.inner > 0) {
 #pragma unroll
       for (int m = 0; m < M; ++m)
@@ -58,18 +67,31 @@ __global__ void __launch_bounds__(kThreads) attend_forward_kernel(const AttendFo
 #pragma unroll
           for (int i = 0; i < 4; ++i) p[m][n][i] = tanh_approximate(p[m][n][i] * factors.inner);
     }
-    if (cut) {
+    if (!seen.all(j * N, (j + 1) * N) || !kept_of(j).all()) {
+      const Kept<N> kept = kept_of(j);
 #pragma unroll
       for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int row = warp_row + 16 * m + g + 8 * r;
-          const KeySpan span = spans[row];
+          const KeySpan span = spans[warp_row + 16 * m + g + 8 * r];
 #pragma unroll
           for (int n = 0; n < kColumns; ++n)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
-              if (!is_seen(s, span, b, first + row, j * N + 8 * n + 2 * t + e)) p[m][n][2 * r + e] = -INFINITY;
+              if (!kept.has(8 * n, 2 * t + e) || !span.has(j * N + 8 * n + 2 * t + e)) p[m][n][2 * r + e] = -INFINITY;
+        }
+    }
+    if (s.mask != nullptr && !by_bits) {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int query = min(first + warp_row + 16 * m + g + 8 * r, s.queries - 1);
+#pragma unroll
+          for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              if (!is_kept(s, b, query, min(j * N + 8 * n + 2 * t + e, s.keys - 1))) p[m][n][2 * r + e] = -INFINITY;
         }
     }
 #pragma unroll
@@ -123,7 +145,8 @@ __global__ void __launch_bounds__(kThreads) attend_forward_kernel(const AttendFo
 template <int D, int M, int N>
 std::unique_ptr<Kernel> make(const AttendForward<bf16>& a) {
   constexpr int kRows = 16 * M * kWarps, kBytes = (kRows + 4 * N) * D * static_cast<int>(sizeof(bf16)) +
-                                                  kRows * static_cast<int>(sizeof(KeySpan));
+                                                  kRows * static_cast<int>(sizeof(KeySpan)) +
+                                                  kKeptWords * static_cast<int>(sizeof(uint32_t));
   allow_shared(attend_forward_kernel<D, M, N>, kBytes);
   const dim3 grid(static_cast<unsigned>(a.sizes.batch * a.sizes.heads), (a.sizes.queries + kRows - 1) / kRows);
   return kernel_of(

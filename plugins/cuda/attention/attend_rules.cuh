@@ -24,7 +24,52 @@ __device__ inline bool is_kept(const AttendSizes& s, int64_t b, int query, int k
 }
 
 __device__ inline bool is_seen(const AttendSizes& s, const KeySpan& span, int64_t b, int query, int key) {
-  return key >= span.first && key < span.end && is_kept(s, b, query, key);
+  return span.has(key) && is_kept(s, b, query, key);
+}
+
+// A mask of keys as bits, 32 keys in a word of shared memory, so that a tile of which it keeps all keys is computed as
+// without a mask, and one of which it keeps none is skipped (padding).
+//
+// Writes the words of keys from..end - 1; keys after the last are not kept. All threads of a block call it.
+template <int Threads>
+__device__ inline void load_kept(const AttendSizes& s, int64_t b, int from, int end, uint32_t* words) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll 4
+  for (int word = threadIdx.x / 32; from + 32 * word < end; word += Threads / 32) {
+    const int key = from + 32 * word + lane;
+    const bool kept = is_kept(s, b, 0, min(key, s.keys - 1)) && key < s.keys;
+    uint32_t bits = kept ? 1u << lane : 0u;
+    for (int step = 16; step > 0; step /= 2) bits |= __shfl_xor_sync(~0u, bits, step);
+    if (lane == 0) words[word] = bits;
+  }
+}
+__device__ inline bool has_key_mask(const AttendSizes& s) { return s.mask != nullptr && s.mask_rows == 1; }
+
+// The bits of N neighboring keys.
+template <int N>
+struct Kept {
+  static constexpr int kWords = (N + 31) / 32;
+  static constexpr uint32_t kFull = N < 32 ? (1u << (N & 31)) - 1 : ~0u;
+  uint32_t words[kWords];
+
+  __device__ bool none() const {
+    uint32_t any = 0;
+    for (int w = 0; w < kWords; ++w) any |= words[w];
+    return any == 0;
+  }
+  __device__ bool all() const {
+    uint32_t every = ~0u;
+    for (int w = 0; w < kWords; ++w) every &= words[w];
+    return every == kFull;
+  }
+  // `at` + `more` is the key; `more` is less than 32 - at % 32.
+  __device__ bool has(int at, int more) const { return (words[at / 32] >> (at % 32 + more) & 1) != 0; }
+};
+template <int N>
+__device__ inline Kept<N> all_kept() {
+  Kept<N> kept;
+  for (int w = 0; w < Kept<N>::kWords; ++w) kept.words[w] = Kept<N>::kFull;
+  return kept;
 }
 
 // The keys [first, end) that any of a tile's queries sees by the rules, and [inner, inner_end), which all of them see.

@@ -51,6 +51,7 @@ AttentionSizes sizes_of(const OpView& view) {
   s.heads = static_cast<int>(heads);
   s.kv_heads = static_cast<int>(kv_heads);
   s.head = static_cast<int>(qkv.shape[2] / all);
+  s.keys = s.length, s.value = s.head, s.window = 0, s.cap = 0;
   s.mask = mask_of(view, s.length);
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   if (is_block(view)) view.expect_count(view.read(1), s.batch * s.length * 2 * s.kv_heads * s.head);

@@ -36,6 +36,8 @@ struct Mask {
 struct AttentionSizes {
   int64_t batch;
   int length, heads, kv_heads, head;  // `head`: elements of a head, at most 256
+  int keys, value, window;            // read for cuDNN alone, and here `length`, `head`, 0: see attend.h
+  float cap;                          // likewise 0
   Mask mask;
   float scale;  // factor of q·k
   bool vector;  // set if the heads that are read are multiples of 16 bytes and aligned to 16 bytes

@@ -34,8 +34,8 @@ std::optional<Rectangle> rectangle_of(const AttentionSizes& s) {
   const Mask& mask = s.mask;
   const bool two = mask.chunk < s.length;
   if (mask.more[0] != 0) {
-    const bool diagonal =
-        mask.seen[0] == 1 && mask.more[0] == 1 && (!two || (mask.seen[1] == mask.chunk + 1 && mask.more[1] == 1));
+    const bool diagonal = s.keys == s.length && mask.seen[0] == 1 && mask.more[0] == 1 &&
+                          (!two || (mask.seen[1] == mask.chunk + 1 && mask.more[1] == 1));
     return diagonal ? std::optional(Rectangle{0, s.length, s.length, true}) : std::nullopt;
   }
   if (two && mask.more[1] != 0) return std::nullopt;
@@ -54,9 +54,23 @@ CudnnStrides strides(const Heads<T>& heads) {
 CudnnAttentionShape shape_of(const AttentionSizes& s, const Rectangle& r, int64_t batch, int64_t kv_heads) {
   CudnnAttentionShape shape{};
   shape.batch = batch, shape.queries = r.queries, shape.keys = r.keys;
-  shape.heads = kv_heads * s.group(), shape.kv_heads = kv_heads, shape.head = s.head;
-  shape.causal = r.causal;
+  shape.heads = kv_heads * s.group(), shape.kv_heads = kv_heads, shape.head = s.head, shape.value = s.value;
+  shape.scale = s.scale, shape.causal = r.causal, shape.window = s.window, shape.cap = s.cap;
   return shape;
+}
+
+void* any(const void* data) { return const_cast<void*>(data); }
+
+// Returns the addresses of a gradient's tensors, from sample `b` and head of keys `shared` on.
+std::vector<void*> gradient_pointers(const AttentionBackward<bf16>& a, const Rectangle& r, const float* lse,
+                                     float* dots, int64_t b, int64_t shared) {
+  const AttentionSizes& s = a.sizes;
+  const int64_t head = shared * s.group(), rows = (b * s.heads + head) * r.queries;
+  const auto queries = [&](const auto& of, int size) { return any(of.head(b, head, size) + r.first * of.row); };
+  const auto keys = [&](const auto& of, int size) { return any(of.head(b, shared, size)); };
+  return {queries(a.q, s.head),     keys(a.k, s.head),        keys(a.v, s.value), queries(a.out, s.value),
+          queries(a.dout, s.value), any(lse + rows),          any(dots + rows),   any(a.dq.heads.head(b, head, s.head)),
+          keys(a.dk.heads, s.head), keys(a.dv.heads, s.value)};
 }
 
 // The layout of one call's scratch, one part after the other.
@@ -77,7 +91,6 @@ template <class T>
 T* at(const Scratch& memory, size_t offset) {
   return reinterpret_cast<T*>(static_cast<char*>(memory.data) + offset);
 }
-void* any(const void* data) { return const_cast<void*>(data); }
 
 // The calls of one plan that an op enqueues, and their scratch.
 struct Calls {
@@ -120,14 +133,23 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
   }
 }
 
+// Returns whether the loaded version computes these sizes correctly, by the limits that cuDNN's frontend checks.
+bool known_good(const Context& context, const AttentionSizes& s, bool gradient) {
+  const size_t version = cudnnGetVersion();
+  if (version == 91000 || version == 91001) return false;  // wrong results in bf16
+  if (s.window > 0 && version < 91002) return false;
+  if (s.head <= 128 && s.value == s.head && s.cap == 0) return true;
+  return version >= 91300 && (!gradient || std::max(s.head, s.value) <= 128 || context.capability() / 10 == 9);
+}
+
 // The graphs require 16-byte alignment of every bf16 tensor (cudnn_plan.cc). AttentionSizes::vector covers the heads
 // that are only read; `others` are the remaining tensors. Heads are multiples of 16 bytes, so the first one decides for
 // all.
-bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<const void*> others) {
+bool suits(const OpView& view, const AttentionSizes& s, bool gradient, std::initializer_list<const void*> others) {
   return s.vector && cudnn_takes(s) &&
          std::all_of(others.begin(), others.end(),
                      [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }) &&
-         view.context().cudnn() != nullptr;
+         view.context().cudnn() != nullptr && known_good(view.context(), s, gradient);
 }
 
 }  // namespace
@@ -136,11 +158,11 @@ std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const Attent
   const AttentionSizes& s = a.sizes;
   const std::optional<Rectangle> r = rectangle_of(s);
   const bool merges = a.out_before != nullptr;
-  if (!r || (!merges && r->queries < s.length) || !suits(view, s, {a.out, a.out_f32, a.out_before})) return nullptr;
-  const int64_t width = int64_t{s.heads} * s.head;
+  if (!r || (!merges && r->queries < s.length) || !suits(view, s, false, {a.out, a.out_f32, a.out_before}))
+    return nullptr;
+  const int64_t width = int64_t{s.heads} * s.value;
   CudnnAttentionShape shape = shape_of(s, *r, s.batch, s.kv_heads);
-  shape.q = strides(a.q), shape.kv = strides(a.k), shape.out = {width, r->queries * width};
-  shape.lse = {r->queries, s.heads * r->queries};
+  shape.q = strides(a.q), shape.k = strides(a.k), shape.v = strides(a.v), shape.out = {width, r->queries * width};
   shape.f32_out = a.out_f32 != nullptr;
   Parts parts;
   const size_t out_at = parts.add(merges ? s.batch * r->queries * width * sizeof(float) : 0);
@@ -175,7 +197,7 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   const bool deterministic = view.options().deterministic, hop = a.dq.data_f32 != nullptr;
   const CudnnSlice slice = cudnn_backward_slice(s, view.options());
   if (!r || slice.batch == 0 ||
-      !suits(view, s,
+      !suits(view, s, true,
              {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data, a.dq.data_f32, a.dk.data_f32,
               a.dv.data_f32, a.dq_before}))
     return nullptr;
@@ -189,9 +211,13 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
     dk = dv = {nullptr, 2 * shared_width, r->keys * 2 * shared_width};
   }
   CudnnAttentionShape shape = shape_of(s, *r, slice.batch, slice.kv_heads);
-  shape.q = strides(a.q), shape.kv = strides(a.k), shape.out = strides(a.out);
-  shape.dq = strides(dq), shape.dkv = strides(dk);
-  shape.lse = {s.length, int64_t{s.heads} * s.length};
+  shape.q = strides(a.q), shape.k = strides(a.k), shape.v = strides(a.v), shape.out = strides(a.out);
+  shape.dq = strides(dq), shape.dk = strides(dk), shape.dv = strides(dv);
+  // Statistics are contiguous (attention_graphs.h), so the lse of the later half of the queries is copied behind dots,
+  // which has half the rows, too.
+  const int64_t all_rows = s.batch * s.heads * r->queries;
+  const bool packs = r->queries < s.length;
+  if (packs && 2 * r->queries > s.length) return nullptr;
   Parts parts;
   const size_t dots_at = parts.add(attention_dots_bytes(s)), sums_at = parts.add(slice.sums_bytes);
   const size_t dq_at = parts.add(hop ? s.batch * dq.sample * sizeof(bf16) : 0);
@@ -199,26 +225,16 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   const auto make = [&](const std::shared_ptr<const CudnnPlan>& plan) {
     Calls calls{scratch(view, parts.bytes() + plan->workspace_bytes()), {}};
     const Scratch& memory = calls.memory;
-    Heads<bf16> to_q = dq, to_k = dk, to_v = dv;
+    AttentionBackward<bf16> to = a;
+    float* const dots = at<float>(memory, dots_at);
     if (hop) {
-      to_q.data = at<bf16>(memory, dq_at);
-      to_k.data = at<bf16>(memory, dkv_at), to_v.data = to_k.data + shared_width;
+      to.dq.heads = dq, to.dk.heads = dk, to.dv.heads = dv;
+      to.dq.heads.data = at<bf16>(memory, dq_at);
+      to.dk.heads.data = at<bf16>(memory, dkv_at), to.dv.heads.data = to.dk.heads.data + shared_width;
     }
     for (int64_t b = 0; b < s.batch; b += slice.batch)
       for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
-        const int64_t head = shared * s.group(), rows = (b * s.heads + head) * s.length + r->first;
-        const auto queries = [&](const auto& heads) { return any(heads.head(b, head, s.head) + r->first * heads.row); };
-        const auto keys = [&](const auto& heads) { return any(heads.head(b, shared, s.head)); };
-        std::vector<void*> pointers = {queries(a.q),
-                                       keys(a.k),
-                                       keys(a.v),
-                                       queries(a.out),
-                                       queries(a.dout),
-                                       any(a.lse + rows),
-                                       any(at<float>(memory, dots_at) + rows),
-                                       any(to_q.head(b, head, s.head)),
-                                       keys(to_k),
-                                       keys(to_v)};
+        std::vector<void*> pointers = gradient_pointers(to, *r, packs ? dots + all_rows : a.lse, dots, b, shared);
         if (!deterministic) pointers.push_back(at<void>(memory, sums_at));
         calls.all.emplace_back(plan, std::move(pointers), at<void>(memory, parts.bytes()));
       }
@@ -229,7 +245,9 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   Calls calls = make(plan);
   const HopRows of_queries{s.batch, s.length, r->first, r->queries}, of_keys{s.batch, s.length, 0, r->keys};
   return kernel_of([=, calls = std::move(calls), zeros = slice.sums_bytes, to_q = a.dq.data_f32, to_kv = a.dk.data_f32,
-                    before = a.dq_before, handle = view.context().cudnn()](cudaStream_t stream) {
+                    before = a.dq_before, all_lse = a.lse, heads = s.heads,
+                    handle = view.context().cudnn()](cudaStream_t stream) {
+    if (packs) take_hop_rows(stream, of_queries, heads, all_lse, at<float>(calls.memory, dots_at) + all_rows);
     for (const CudnnCall& call : calls.all) {
       if (zeros > 0) check(cudaMemsetAsync(at<void>(calls.memory, sums_at), 0, zeros, stream), "cudaMemsetAsync");
       call.enqueue(handle, stream);

@@ -25,14 +25,15 @@ struct CudnnSlice {
 };
 inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& options) {
   const bool deterministic = options.deterministic;
-  const auto padded = [&](int64_t to) { return (s.length + to - 1) / to * to; };
-  const int64_t group = s.group(), scores = padded(64) * padded(128);  // queries, keys: Hopper's tiles
+  const auto padded = [](int64_t rows, int64_t to) { return (rows + to - 1) / to * to; };
+  const int64_t group = s.group(), queries = padded(s.length, 64), scores = queries * padded(s.keys, 128);
   const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
-    const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
+    const int64_t heads = batch * kv_heads * group;
+    const int64_t shared = group > 1 ? 2 * heads * s.keys * int64_t{s.head + s.value} : 0;
     const int64_t sums = deterministic ? 0 : (4 * heads * s.length * s.head + 255) / 256 * 256;
     // Scratch of scores (before Hopper, of sums), and dk and dv of each head of a group.
-    const int64_t gradients = deterministic ? 2 * heads * scores : 4 * heads * padded(64) * s.head;
-    return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
+    const int64_t gradients = deterministic ? 2 * heads * scores : 4 * heads * queries * s.head;
+    return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + shared + 256)};
   };
   for (int64_t batch = s.batch; batch > 0; --batch)
     if (const CudnnSlice found = slice(batch, s.kv_heads);
@@ -54,8 +55,10 @@ inline size_t cudnn_hop_backward_bytes(const AttentionSizes& s) {
          2 * kScratchAlign;
 }
 
-// Returns whether cuDNN may support heads of this size.
-inline bool cudnn_takes(const AttentionSizes& s) { return s.head <= 128 && s.head % 8 == 0; }
+// Returns whether some version of cuDNN supports these sizes on some GPU.
+inline bool cudnn_takes(const AttentionSizes& s) {
+  return s.head <= 256 && s.head % 8 == 0 && s.value <= 256 && s.value % 8 == 0 && s.length > 1;
+}
 
 // Return null if cuDNN is missing, disabled, or does not support the shape; the log reports why, once per shape.
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a);

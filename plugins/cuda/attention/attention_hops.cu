@@ -61,6 +61,12 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
+__global__ void __launch_bounds__(kThreads) take_rows(const HopRows r, int64_t heads, const float* all, float* some) {
+  const int64_t count = r.batch * heads * r.count;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads)
+    some[i] = all[i / r.count * r.length + r.first + i % r.count];
+}
+
 }  // namespace
 
 void merge_hop(cudaStream_t stream, const HopOutputs& hop) {
@@ -72,6 +78,11 @@ void add_hop_gradient(cudaStream_t stream, const HopRows& rows, int64_t width, c
                       float* sum) {
   const int64_t packs = rows.batch * rows.length * width / kPack<bf16>;
   launch(add_rows, dim3(blocks_for(packs, kThreads)), kThreads, 0, stream, rows, width, part, before, sum);
+}
+
+void take_hop_rows(cudaStream_t stream, const HopRows& rows, int64_t heads, const float* all, float* some) {
+  const int64_t count = rows.batch * heads * rows.count;
+  launch(take_rows, dim3(blocks_for(count, kThreads)), kThreads, 0, stream, rows, heads, all, some);
 }
 
 }  // namespace prun::cuda

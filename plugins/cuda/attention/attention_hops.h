@@ -31,4 +31,7 @@ void merge_hop(cudaStream_t stream, const HopOutputs& hop);
 void add_hop_gradient(cudaStream_t stream, const HopRows& rows, int64_t width, const bf16* part, const float* before,
                       float* sum);
 
+// Copies the hop's rows of `all` [batch, heads, length] to `some` [batch, heads, count].
+void take_hop_rows(cudaStream_t stream, const HopRows& rows, int64_t heads, const float* all, float* some);
+
 }  // namespace prun::cuda

@@ -182,6 +182,19 @@ void CudnnGraph::pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y, Tensor
   pointwise_of(how, x, y, b, select);
 }
 
+void CudnnGraph::pointwise_gradient(cudnnPointwiseMode_t mode, Tensor dy, Tensor x, Tensor dx) {
+  CudnnDescriptor how(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
+      .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+      .finalize();
+  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, tensors_[dy])
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensors_[x])
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, tensors_[dx])
+      .finalize();
+}
+
 void CudnnGraph::index(int64_t axis, Tensor x, Tensor y) {
   CudnnDescriptor how(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX)

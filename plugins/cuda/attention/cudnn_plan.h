@@ -90,6 +90,8 @@ class CudnnGraph {
   void matmul(Tensor a, Tensor b, Tensor c);
   // Adds y = x, or x with b, by mode; `select` is the condition of a binary select.
   void pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y, Tensor b = -1, Tensor select = -1);
+  // Adds dx, the gradient of a function of x, from that of its result.
+  void pointwise_gradient(cudnnPointwiseMode_t mode, Tensor dy, Tensor x, Tensor dx);
   void index(int64_t axis, Tensor x, Tensor y);  // y: the index along `axis` of x, as i32
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);

@@ -108,26 +108,53 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   }
 }
 
+// Enqueues the rotation of rows by the angles [length][2][half]; row r has those of token r mod length.
+template <class T>
+void run_turn(cudaStream_t stream, const Rotary& r, const T* x, T* y, const void* angles, int64_t length) {
+  const bool packed = r.half % kPack<T> == 0 && r.size % kPack<T> == 0 && rows_aligned(r.width, x, y);
+  const auto kernel = r.interleaved ? (packed ? turn<T, kPack<T>, true> : turn<T, 1, true>)
+                                    : (packed ? turn<T, kPack<T>, false> : turn<T, 1, false>);
+  // At least one item for each N elements that are written, so the grid is large enough although a pair has two.
+  launch(kernel, blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads), kThreads, 0, stream, x, y,
+         static_cast<const float*>(angles), r, length);
+}
+
 template <class T>
 std::unique_ptr<Kernel> rotary(const OpView& view) {
   const Shape shape = view.read(0).shape;
   view.expect(shape.rank() == 3, shape_text(shape));
   const Rotary r(view);
   const int64_t length = shape[1];
-  const T* x = view.in<T>(0);
-  T* y = view.out<T>(0);
-  const bool packed = r.half % kPack<T> == 0 && r.size % kPack<T> == 0 && rows_aligned(r.width, x, y);
-  // At least one item for each N elements that are written, so the grid is large enough although a pair has two.
-  return kernel_of([=, angles = angles_of(view, length, r.half),
-                    blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
-    const auto kernel = r.interleaved ? (packed ? turn<T, kPack<T>, true> : turn<T, 1, true>)
-                                      : (packed ? turn<T, kPack<T>, false> : turn<T, 1, false>);
-    launch(kernel, blocks, kThreads, 0, stream, x, y, static_cast<const float*>(angles.get()), r, length);
-  });
+  return kernel_of([=, x = view.in<T>(0), y = view.out<T>(0), angles = angles_of(view, length, r.half)](
+                       cudaStream_t stream) { run_turn(stream, r, x, y, angles.get(), length); });
 }
 
-// Rotates the pairs of each row, then copies the elements that are not rotated. Angles are computed in f64, as in
-// rotary, and in half turns, because cos and sin of large radians need a table of π's digits in local memory.
+// From so many rows on, a kernel computes each row's angles once, for all heads; training on packed documents has
+// thousands. Fewer rows would not fill a GPU, so every pair's thread computes its angle.
+constexpr int64_t kTableRows = 32;
+
+struct Turn {
+  float cosine, sine;
+};
+// Angles are computed in f64, as in rotary, and in half turns, because cos and sin of large radians need a table of π's
+// digits in local memory.
+__device__ __forceinline__ Turn turn_of(int32_t position, double half_turns, double factor) {
+  const double angle = position * half_turns;
+  return {static_cast<float>(factor * cospi(angle)), static_cast<float>(factor * sinpi(angle))};
+}
+
+// Computes the angles [rows][2][half].
+__global__ void __launch_bounds__(kThreads)
+    make_angles(const int32_t* at, const double* half_turns, float* angles, int64_t rows, int64_t half, double factor) {
+  for (int64_t i = first_item(); i < rows * half; i += item_stride()) {
+    const int64_t row = i / half, pair = i - row * half;
+    const Turn t = turn_of(at[row], half_turns[pair], factor);
+    angles[row * 2 * half + pair] = t.cosine;
+    angles[(row * 2 + 1) * half + pair] = t.sine;
+  }
+}
+
+// Rotates the pairs of each row, then copies the elements that are not rotated.
 template <class T>
 __global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Rotary r, double factor) {
   const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.kept());
@@ -139,15 +166,19 @@ __global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_
       continue;
     }
     const int64_t head = item / r.half, pair = item - head * r.half;
-    const double angle = at[row] * half_turns[pair];
-    const float cosine = static_cast<float>(factor * cospi(angle));
-    const float sine = r.sign * static_cast<float>(factor * sinpi(angle));
+    const Turn t = turn_of(at[row], half_turns[pair], factor);
+    const float cosine = t.cosine, sine = r.sign * t.sine;
     const int64_t low = row * r.width + head * r.size + (r.interleaved ? 2 * pair : pair);
     const int64_t high = low + (r.interleaved ? 1 : r.half);
     const float a = widen(x[low]), b = widen(x[high]);
     y[low] = narrow<T>(a * cosine - b * sine);
     y[high] = narrow<T>(b * cosine + a * sine);
   }
+}
+
+size_t angle_bytes(const OpView& view) {
+  const int64_t rows = view.read(0).shape.rows(), half = view.integer("part", view.integer("size")) / 2;
+  return rows < kTableRows ? 0 : static_cast<size_t>(rows * 2 * half) * sizeof(float);
 }
 
 template <class T>
@@ -158,9 +189,16 @@ std::unique_ptr<Kernel> rotary_at(const OpView& view) {
   for (double& speed : speeds) speed /= std::numbers::pi;
   const std::shared_ptr<void> table = device_table(view.context(), speeds.data(), speeds.size() * sizeof(double));
   return kernel_of([=, x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0),
+                    memory = scratch(view, angle_bytes(view)),
                     factor = view.number("attention_factor", 1)](cudaStream_t stream) {
-    launch(turn_at<T>, blocks_for(r.rows * r.width, kThreads), kThreads, 0, stream, x, at, y,
-           static_cast<const double*>(table.get()), r, factor);
+    const double* const half_turns = static_cast<const double*>(table.get());
+    if (r.rows < kTableRows) {
+      launch(turn_at<T>, blocks_for(r.rows * r.width, kThreads), kThreads, 0, stream, x, at, y, half_turns, r, factor);
+      return;
+    }
+    launch(make_angles, blocks_for(r.rows * r.half, kThreads), kThreads, 0, stream, at, half_turns,
+           static_cast<float*>(memory.data), r.rows, r.half, factor);
+    run_turn(stream, r, x, y, memory.data, r.rows);
   });
 }
 
@@ -171,7 +209,7 @@ std::unique_ptr<Kernel> make_rotary_at(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return rotary_at<T>(view); });
 }
 
-const KernelFamily kFamily = {{"rotary", make_rotary}, {"rotary_at", make_rotary_at}};
+const KernelFamily kFamily = {{"rotary", make_rotary}, {"rotary_at", make_rotary_at, angle_bytes}};
 
 }  // namespace
 }  // namespace prun::cuda

@@ -98,6 +98,30 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
   }
 }
 
+// The running maximum of a thread's logits, and the sum of exponentials relative to it.
+struct Normalizer {
+  static constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  float top = kNothing, sum = 0;  // Σ exp(x − top)
+
+  // If all logits are −∞, so is the maximum, and subtracting it would give NaN.
+  static __device__ __forceinline__ float shift(float top) { return top == kNothing ? 0.0f : top; }
+
+  template <int N>
+  __device__ __forceinline__ void add(const float (&x)[N]) {
+    float largest = x[0], sums[2] = {};
+#pragma unroll
+    for (int i = 1; i < N; ++i) largest = fmaxf(largest, x[i]);
+    if (largest > top) {
+      sum *= __expf(top - largest);
+      top = largest;
+    }
+    const float from = shift(top);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[i % 2] += __expf(x[i] - from);
+    sum += sums[0] + sums[1];
+  }
+};
+
 // Returns this rank's part of the smoothed logit of a row's target, in every thread of the row's block.
 template <class T>
 __device__ __forceinline__ float smoothed_logit(const T* from, int32_t target, const Columns& columns,

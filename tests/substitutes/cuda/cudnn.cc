@@ -3,6 +3,7 @@
 // whether one of its engines would.
 //
 //      PRUN_SUBSTITUTE_CUDNN=1          it is available; by default no handle can be made, so prun's kernels run
+//      PRUN_SUBSTITUTE_CUDNN_VERSION    what cudnnGetVersion returns
 //      PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made but not executed, and an attempt ends a capture
 #include <cudnn_graph.h>
 
@@ -115,8 +116,11 @@ GraphOperation operation(const Descriptor& d) {
       return op;
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
       op.kind = Kind::pointwise;
-      op.x = at(CUDNN_ATTR_OPERATION_POINTWISE_XDESC), op.y = at(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-      for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_TDESC})
+      const bool gradient = d.attributes.contains(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC);
+      op.x = at(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+      op.y = at(gradient ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+      for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                              CUDNN_ATTR_OPERATION_POINTWISE_TDESC})
         if (d.attributes.contains(name)) op.more.push_back(at(name));
       const Shared how = descriptor(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
       op.mode = value<int32_t>(*how, CUDNN_ATTR_POINTWISE_MODE, -1);
@@ -136,13 +140,14 @@ std::vector<GraphOperation> operations(const Descriptor& graph) {
 
 // Returns the workspace that cuDNN 9.19 needs on Hopper for a graph of attention (measured by cudnn_plan_test.cc).
 int64_t workspace_of(const Descriptor& graph) {
-  int64_t heads = 0, kv_heads = 0, queries = 0, keys = 0, head = 0;  // heads: of all samples
+  int64_t heads = 0, kv_heads = 0, queries = 0, keys = 0, head = 0, value = 0;  // heads: of all samples
   bool forward = false, summed = false;
   for (const GraphOperation& op : operations(graph)) {
     forward = forward || (op.kind == GraphOperation::Kind::reduce && op.mode == CUDNN_REDUCE_TENSOR_MAX);
     if (op.kind != GraphOperation::Kind::matmul) continue;
     summed = summed || (!op.y.is_virtual && op.y.type == CUDNN_DATA_FLOAT);
-    if (heads != 0) continue;  // the first matmul computes scores of queries and keys
+    if (heads != 0 && value == 0) value = op.y.dims[3];  // the second one: the gradient of values
+    if (heads != 0) continue;                            // the first matmul computes scores of queries and keys
     heads = op.y.dims[0] * op.y.dims[1], queries = op.y.dims[2], keys = op.y.dims[3], head = op.x.dims[3];
     kv_heads = op.more[0].dims[0] * op.more[0].dims[1];
   }
@@ -150,7 +155,19 @@ int64_t workspace_of(const Descriptor& graph) {
   const auto padded = [](int64_t rows, int64_t to) { return (rows + to - 1) / to * to; };
   const int64_t sums = 4 * heads * padded(queries, 64) * head;
   const int64_t scores = 2 * heads * padded(queries, 64) * padded(keys, 128);
-  return 256 + (summed ? sums : scores) + (heads > kv_heads ? 4 * heads * keys * head : 0);
+  return 256 + (summed ? sums : scores) + (heads > kv_heads ? 2 * heads * keys * (head + value) : 0);
+}
+
+// Returns whether the statistics that a gradient reads are contiguous; before 9.26 cuDNN ignores their strides.
+bool reads_statistics(const Descriptor& graph) {
+  bool forward = false, contiguous = true;
+  for (const GraphOperation& op : operations(graph)) {
+    forward = forward || (op.kind == GraphOperation::Kind::reduce && op.mode == CUDNN_REDUCE_TENSOR_MAX);
+    for (const GraphTensor& t : op.more)
+      if (!t.is_virtual && !t.is_number && t.dims[3] == 1)
+        contiguous = contiguous && t.strides[1] == t.dims[2] && t.strides[0] == t.dims[1] * t.dims[2];
+  }
+  return forward || contiguous;
 }
 
 // The attribute by which a configuration and a plan refer to their graph.
@@ -160,6 +177,7 @@ cudnnStatus_t finalize(Descriptor& d) {
   if (d.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
     for (const GraphOperation& op : operations(d))
       if (!known(op)) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (d.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && !reads_statistics(d)) return CUDNN_STATUS_NOT_SUPPORTED;
   if (d.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
     const Shared configuration = descriptor(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     if (configuration == nullptr || !configuration->attributes.contains(kGraph)) return CUDNN_STATUS_BAD_PARAM;
@@ -186,7 +204,7 @@ bool aligned(const Descriptor& graph, const std::map<int64_t, void*>& memory) {
 
 using namespace substitute;  // the remaining functions are C's
 
-ENTRY size_t cudnnGetVersion() { return CUDNN_VERSION; }
+ENTRY size_t cudnnGetVersion() { return static_cast<size_t>(setting("CUDNN_VERSION", CUDNN_VERSION)); }
 ENTRY const char* cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS           ? "CUDNN_STATUS_SUCCESS"
          : status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"

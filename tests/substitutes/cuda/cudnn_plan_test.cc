@@ -27,7 +27,8 @@ std::string device(const char* name, int capability, int multiprocessors, int sh
 
 AttentionSizes sizes(int64_t batch, int length, int heads, int kv_heads, int head) {
   AttentionSizes s{};
-  s.batch = batch, s.length = length, s.heads = heads, s.kv_heads = kv_heads, s.head = head;
+  s.batch = batch, s.length = s.keys = length, s.heads = heads, s.kv_heads = kv_heads, s.head = s.value = head;
+  s.scale = 0.1f;
   return s;
 }
 
@@ -40,9 +41,9 @@ Options options(bool deterministic) {
 // Returns the shape of attention over a packed qkv tensor.
 CudnnAttentionShape packed(const AttentionSizes& s, const CudnnSlice& slice, bool causal) {
   const int64_t row = int64_t{s.heads + 2 * s.kv_heads} * s.head, width = int64_t{s.heads} * s.head, t = s.length;
-  CudnnAttentionShape shape{slice.batch, t, t, slice.kv_heads * s.group(), slice.kv_heads, s.head};
-  shape.q = shape.kv = shape.dq = shape.dkv = {row, t * row};
-  shape.out = {width, t * width}, shape.lse = {t, s.heads * t}, shape.causal = causal;
+  CudnnAttentionShape shape{slice.batch, t, t, slice.kv_heads * s.group(), slice.kv_heads, s.head, s.value, s.scale};
+  shape.q = shape.k = shape.v = shape.dq = shape.dk = shape.dv = {row, t * row};
+  shape.out = {width, t * width}, shape.causal = causal;
   return shape;
 }
 
@@ -50,17 +51,30 @@ size_t gradient_bytes(const CudnnTarget& target, const CudnnAttentionShape& shap
   return attention_gradient_graph(shape, !deterministic).plan(target, deterministic).workspace_bytes();
 }
 
-void expect_plans(const std::string& described, const AttentionSizes& s, bool causal) {
+// Returns the shape of attention over separate tensors, as the op attend has it.
+CudnnAttentionShape separate(const AttentionSizes& s, const CudnnSlice& slice, bool causal) {
+  const int64_t t = s.length, u = s.keys;
+  const auto at = [](int64_t row, int64_t rows) { return CudnnStrides{row, row * rows}; };
+  CudnnAttentionShape shape{slice.batch, t, u, slice.kv_heads * s.group(), slice.kv_heads, s.head, s.value, s.scale};
+  shape.q = shape.dq = at(int64_t{s.heads} * s.head, t), shape.k = shape.dk = at(int64_t{s.kv_heads} * s.head, u);
+  shape.v = shape.dv = at(int64_t{s.kv_heads} * s.value, u), shape.out = at(int64_t{s.heads} * s.value, t);
+  shape.causal = causal, shape.window = s.window, shape.cap = s.cap;
+  return shape;
+}
+
+using ShapeOf = CudnnAttentionShape (*)(const AttentionSizes&, const CudnnSlice&, bool);
+
+void expect_plans(const std::string& described, const AttentionSizes& s, bool causal, ShapeOf of = packed) {
   const CudnnTarget target = CudnnTarget::described(described);
-  const CudnnAttentionShape whole = packed(s, {s.batch, s.kv_heads}, causal);
+  const CudnnAttentionShape whole = of(s, {s.batch, s.kv_heads}, causal);
   EXPECT_LE(attention_graph(whole).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
   const CudnnSlice slice = cudnn_backward_slice(s, options(true)), summed = cudnn_backward_slice(s, options(false));
   ASSERT_GT(slice.batch, 0);
   ASSERT_GT(summed.batch, 0);
-  const size_t bytes = gradient_bytes(target, packed(s, slice, causal), true);
+  const size_t bytes = gradient_bytes(target, of(s, slice, causal), true);
   EXPECT_LE(bytes, slice.bytes);
   EXPECT_GE(bytes, slice.bytes - 256) << "memory is set aside that cuDNN does not want";
-  EXPECT_LE(summed.sums_bytes + gradient_bytes(target, packed(s, summed, causal), false), summed.bytes);
+  EXPECT_LE(summed.sums_bytes + gradient_bytes(target, of(s, summed, causal), false), summed.bytes);
 }
 
 TEST(CudnnPlans, OfGpt2OnHopper) {
@@ -89,14 +103,14 @@ void expect_hop(const std::string& gpu, const AttentionSizes& s, int64_t queries
   const int64_t width = int64_t{s.heads} * s.head, shared = int64_t{s.kv_heads} * s.head;
   CudnnAttentionShape shape = packed(s, {s.batch, s.kv_heads}, causal);
   shape.queries = queries, shape.keys = keys, shape.f32_out = true;
-  shape.kv = {2 * shared, s.length * 2 * shared};
-  shape.out = {width, queries * width}, shape.lse = {queries, s.heads * queries};
+  shape.k = shape.v = {2 * shared, s.length * 2 * shared};
+  shape.out = {width, queries * width};
   EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
   for (const bool deterministic : {true, false}) {
     const CudnnSlice slice = cudnn_backward_slice(s, options(deterministic));
     shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
-    shape.out = {width, s.length * width}, shape.lse = {s.length, int64_t{s.heads} * s.length};
-    shape.dq = {width, queries * width}, shape.dkv = {2 * shared, keys * 2 * shared};
+    shape.out = {width, s.length * width};
+    shape.dq = {width, queries * width}, shape.dk = shape.dv = {2 * shared, keys * 2 * shared};
     EXPECT_LE(slice.sums_bytes + gradient_bytes(target, shape, deterministic), slice.bytes);
   }
 }
@@ -110,6 +124,45 @@ TEST(CudnnPlans, OfHopsOfARing) {
   expect_hop(h100, llama, 2048, 4096, false);
   expect_hop(h100, gpt2, 1024, 512, false);
   expect_hop(a100, llama, 4096, 2048, false);
+}
+
+const char* const kHopper = "NVIDIA H200";
+
+TEST(CudnnPlans, OfACausalWindow) {
+  AttentionSizes s = sizes(1, 8192, 8, 2, 128);
+  s.window = 4096;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+  s.length = s.keys = 333, s.window = 100;
+  expect_plans(device("NVIDIA A100-SXM4-80GB", 80, 108, 166912), s, true, separate);
+}
+
+TEST(CudnnPlans, OfAttentionToOtherTokens) {
+  AttentionSizes s = sizes(2, 320, 4, 2, 64);
+  s.keys = 1500;
+  expect_plans(device(kHopper, 90, 132, 232448), s, false, separate);
+  s.length = 1500, s.keys = 77;
+  expect_plans(device(kHopper, 90, 132, 232448), s, false, separate);
+}
+
+TEST(CudnnPlans, OfLatentHeadsOnHopper) {
+  AttentionSizes s = sizes(1, 4096, 16, 16, 192);
+  s.value = 128;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+}
+
+TEST(CudnnPlans, OfWideHeadsOnHopper) {
+  AttentionSizes s = sizes(1, 4096, 8, 4, 256);
+  expect_plans(device(kHopper, 90, 132, 232448), s, true);
+  s.window = 1024;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+}
+
+TEST(CudnnPlans, OfSoftcap) {
+  AttentionSizes s = sizes(1, 4096, 8, 4, 128);
+  s.cap = 50;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
+  s.window = 1024, s.head = s.value = 256;
+  expect_plans(device(kHopper, 90, 132, 232448), s, true, separate);
 }
 
 TEST(CudnnPlans, ThereIsNoneForVolta) {

@@ -158,10 +158,16 @@ class Run {
         return std::exp(a);
       case CUDNN_POINTWISE_LOG:
         return std::log(a);
+      case CUDNN_POINTWISE_TANH_FWD:
+        return std::tanh(a);
+      case CUDNN_POINTWISE_TANH_BWD:
+        return b * (1 - std::tanh(a) * std::tanh(a));
       case CUDNN_POINTWISE_IDENTITY:
         return a;
       case CUDNN_POINTWISE_CMP_GE:
         return a >= b ? 1 : 0;
+      case CUDNN_POINTWISE_CMP_GT:
+        return a > b ? 1 : 0;
       default:  // a binary select
         return more[1].at(i, dims) != 0 ? a : b;
     }
@@ -191,6 +197,8 @@ bool known(const GraphOperation& op) {
     case CUDNN_POINTWISE_SUB:
     case CUDNN_POINTWISE_DIV:
     case CUDNN_POINTWISE_CMP_GE:
+    case CUDNN_POINTWISE_CMP_GT:
+    case CUDNN_POINTWISE_TANH_BWD:
       return op.more.size() == 1;
     case CUDNN_POINTWISE_BINARY_SELECT:
       return op.more.size() == 2;
@@ -198,6 +206,7 @@ bool known(const GraphOperation& op) {
     case CUDNN_POINTWISE_EXP:
     case CUDNN_POINTWISE_LOG:
     case CUDNN_POINTWISE_IDENTITY:
+    case CUDNN_POINTWISE_TANH_FWD:
       return op.more.empty();
     default:
       return false;

@@ -21,7 +21,7 @@ struct GraphOperation {
   int mode = 0;  // cudnnPointwiseMode_t, cudnnReduceTensorOp_t
   int axis = 0;  // of an index
   GraphTensor x, y;
-  std::vector<GraphTensor> more;  // b, or b and the condition
+  std::vector<GraphTensor> more;  // b, or b and the condition, or dy
 };
 
 bool known(const GraphOperation& operation);
