@@ -74,6 +74,19 @@ void sum_over_tokens(CompileState& state) {
   state.graph.nodes = std::move(nodes);
 }
 
+// Marks the ops of rounds whose slots, or gradients of slots, are sent whole: a rank without a token in a round writes
+// its slots, because ranks of experts that have tokens of others multiply all of them.
+void mark_sent_slots(CompileState& state) {
+  std::set<ValueId> sent, arrived;
+  for (const Node& node : state.graph.nodes)
+    if (node.op == &ops::all_to_all) sent.insert(node.inputs[0]), arrived.insert(node.outputs[0]);
+  for (Node& node : state.graph.nodes) {
+    const bool sends = (node.op == &ops::dispatch && sent.contains(node.outputs[0])) ||
+                       (node.op == &ops::combine && arrived.contains(node.inputs[0]));
+    if (sends && node.attrs.has("round")) node.attrs.set("whole", int64_t{1});
+  }
+}
+
 }  // namespace
 
 void split_experts(CompileState& state) {
@@ -87,6 +100,7 @@ void split_experts(CompileState& state) {
       if (axis.size > 1 && (own || shared)) Distributor(state, axis.name).run();
     }
   }
+  mark_sent_slots(state);
   sum_loads(state);
   sum_over_tokens(state);
 }

@@ -258,6 +258,10 @@ void add_round(Family& f, const Attrs& attrs, const Attrs& of_route) {
   f.add("combine_grad of a round", {"combine_grad y places weights joined > dy dweights", round}, 3e-6, {any});
   f.add("combine_grad added in place", {"combine_grad y places weights joined dweights > dy dweights", round}, 3e-6,
         {any});
+  Attrs last = round;  // without any token
+  last.set("round", attrs.integer("tokens")), last.set("whole", int64_t{1});
+  f.add("dispatch of no token", {"dispatch x places > y", last}, 0, {any});
+  f.add("combine_grad of no token", {"combine_grad y places weights joined > dy dweights", last}, 0, {any});
   f.add("unpack_rows of a round", {"unpack_rows packed filled > y", round}, 0, {any, sent, packs});
   f.add("expert_linear of a round", {"expert_linear y w filled > wide", round}, 3e-6, {any, sent});
   f.add("expert_linear_dx of a round", {"expert_linear_dx y turned filled > wide", round}, 3e-6, {any, sent});

@@ -19,7 +19,7 @@ struct Sizes {
   int64_t tokens, k, slots, width;
   bool in_rounds;       // slots are numbered for all tokens of an expert, and the op takes those of a window
   int64_t first, size;  // the window: its first position, and its positions of each expert
-  bool later() const { return first > 0; }
+  bool later;           // a later round, which without any choice leaves slots as they are
 
   // Returns the row of the experts' slots that a choice has in this op; -1 = none.
   __device__ int64_t row_of(int32_t slot) const {
@@ -42,7 +42,8 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
                 slotted.shape.last(),
                 view.has("round"),
                 view.integer("round") * size,
-                size};
+                size,
+                view.integer("round") > 0 && view.integer("whole") == 0};
   view.expect_count(row, s.tokens * s.width);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   view.expect(s.tokens * s.k <= kMost && s.slots <= kMost,
@@ -77,7 +78,7 @@ size_t owner_bytes(const Tensor& slotted) { return static_cast<size_t>(slotted.s
 Owners enqueue_owners(const Sizes& s, const int32_t* slots, void* room, const float* other, float* dweights,
                       cudaStream_t stream) {
   auto* owners = static_cast<int32_t*>(room);
-  int32_t* any = s.later() ? owners + s.slots : nullptr;
+  int32_t* any = s.later ? owners + s.slots : nullptr;
   check(cudaMemsetAsync(owners, 0xff, static_cast<size_t>(s.slots + 1) * sizeof(int32_t), stream), "cudaMemsetAsync");
   launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, any, other,
          dweights);
