@@ -341,6 +341,7 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide all dw > dw", 3e-6);
     f.add("expert_activation", "expert_activation wide all > turned_wide", 1e-5);
     f.add("expert_activation of two", "expert_activation y dy all > slots", 1e-5);
+    f.add("sum of slots", {"expert_activation y dy all > slots", make_attrs({{"sum", 1}})}, 1e-6);
     f.add("expert_activation_grad", "expert_activation_grad y dy all > slots", 1e-5);
     f.add("expert_activation_grad of two", "expert_activation_grad y dy slots all > dx_slots dup", 1e-5);
     f.add("pack_rows", "pack_rows y all > packed", 0);

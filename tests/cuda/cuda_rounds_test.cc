@@ -50,6 +50,9 @@ std::vector<Case> cases_of(const Rounds& s, double filled) {
   f.add("expert_linear", {"expert_linear y w filled > wide", round});
   f.add("expert_activation", {"expert_activation wide filled > dwide", round});
   f.add("expert_activation of two", {"expert_activation gate wide filled > dwide", round});
+  Attrs sum = round;
+  sum.set("sum", int64_t{1});
+  f.add("sum of slots", {"expert_activation gate wide filled > dwide", sum});
   f.add("expert_activation_grad", {"expert_activation_grad wide dwide filled > dgate", round});
   f.add("expert_activation_grad of two", {"expert_activation_grad gate wide dwide filled > dgate dup", round});
   f.add("expert_linear_dx", {"expert_linear_dx dwide w filled > dy", round});

@@ -116,6 +116,15 @@ class Experts(unittest.TestCase):
             for line in writers:
                 self.assertEqual("whole=1" in line, wanted == 1, line)
 
+    def test_no_op_of_a_round_touches_all_slots(self):
+        """Gradients of gate and up are added by an op that knows the numbers of tokens."""
+        settings = dict(dropless=True, capacity=0.5, ep=2)
+        text = command(PRUN, "dump", self.folder / "plan.lua", ranks(settings), settings)
+        rounds = {line.split()[1] for line in text.splitlines() if re.match(r" *\d+  ", line) and "round=" in line}
+        self.assertEqual(rounds, {"dispatch", "combine", "dispatch_grad", "combine_grad", "pack_rows", "unpack_rows",
+                                  "exchange_rows", "expert_linear", "expert_linear_dx", "expert_linear_dw",
+                                  "expert_linear_dw_add", "expert_activation", "expert_activation_grad"})
+
     def test_proofs(self):
         for mesh in (dict(ep=2, tp=2), dict(pp=2, ep=2, tp=2, zero=1, micro=2), dict(dp=2, ep=2, tp=2, zero=3)):
             with self.subTest(mesh=mesh):

@@ -187,7 +187,7 @@ template <class T>
 std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, const T* other,
                                  T* out) {
   const bool packed = rows_aligned(s.width, y, out) && (other == nullptr || rows_aligned(s.width, other));
-  // As many warps as a GPU needs, if there are so many runs of 32 packs.
+  // A token has several warps if there are few tokens.
   constexpr int64_t kWarps = 8192;
   const int64_t runs = (s.width / (packed ? kPack<T> : 1) + kWarp - 1) / kWarp;
   const int64_t teams = std::clamp<int64_t>(kWarps / std::max<int64_t>(1, s.tokens), 1, std::max<int64_t>(1, runs));
