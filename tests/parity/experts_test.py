@@ -117,7 +117,7 @@ class Experts(unittest.TestCase):
                 self.assertEqual("whole=1" in line, wanted == 1, line)
 
     def test_no_op_of_a_round_touches_all_slots(self):
-        """Gradients of gate and up are added by an op that knows the numbers of tokens."""
+        """Gradients of gate and up are added by an op that reads the numbers of tokens."""
         settings = dict(dropless=True, capacity=0.5, ep=2)
         text = command(PRUN, "dump", self.folder / "plan.lua", ranks(settings), settings)
         rounds = {line.split()[1] for line in text.splitlines() if re.match(r" *\d+  ", line) and "round=" in line}

@@ -187,10 +187,10 @@ template <class T>
 std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, const T* other,
                                  T* out) {
   const bool packed = rows_aligned(s.width, y, out) && (other == nullptr || rows_aligned(s.width, other));
-  // A token has several warps if there are few tokens.
-  constexpr int64_t kWarps = 8192;
+  // Warps that fill a GPU several times, in a later round, of few tokens, once. Tokens share them.
+  const int64_t warps = s.first > 0 ? 8192 : 32768;
   const int64_t runs = (s.width / (packed ? kPack<T> : 1) + kWarp - 1) / kWarp;
-  const int64_t teams = std::clamp<int64_t>(kWarps / std::max<int64_t>(1, s.tokens), 1, std::max<int64_t>(1, runs));
+  const int64_t teams = std::clamp<int64_t>(warps / std::max<int64_t>(1, s.tokens), 1, std::max<int64_t>(1, runs));
   return kernel_of([=](cudaStream_t stream) {
     launch(packed ? gather_rows<T, kPack<T>> : gather_rows<T, 1>, blocks_for(s.tokens * teams * kWarp, kThreads),
            kThreads, 0, stream, s, static_cast<int>(teams), y, slots, weights, other, out);
