@@ -4,21 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
-#include "device/plugin_device.h"
-#include "kernels/devices.h"
 #include "tests/agreement/agreement.h"
 #include "tests/agreement/case_family.h"
+#include "tests/cuda/cuda_agreement.h"
 
 namespace prun {
 namespace {
-
-const Device& cuda() {
-  static const std::unique_ptr<Device> device =
-      make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}), {.options = ""});
-  return *device;
-}
 
 constexpr double kBefore = 7;  // in all elements of a result before the op
 
@@ -60,7 +52,7 @@ std::vector<Case> cases_of(const Rounds& s, double filled) {
   return out;
 }
 
-TEST(CudaRounds, ARoundWithoutATokenWritesNothing) {
+TEST(CudaAgreement, ARoundWithoutATokenWritesNothing) {
   // All tokens of an expert are in round 0. Sizes of tensor cores and, with `odd`, none of theirs.
   for (const int64_t odd : {0, 1}) {
     const Rounds s{4, 2, 150, 32 + odd, 64 + odd, 300, 2};
@@ -86,7 +78,7 @@ TEST(CudaRounds, ARoundWithoutATokenWritesNothing) {
 
 // Tokens of sources that begin within a tile, and sums over rows that skip from source to source. Rows without a token
 // have random numbers, which count as zeros for the reference.
-TEST(CudaRounds, RowsWithoutATokenAreZerosForTheGemms) {
+TEST(CudaAgreement, RowsWithoutATokenAreZerosForTheGemms) {
   for (const Rounds& s : {Rounds{3, 4, 50, 32, 64, 300, 2}, Rounds{3, 4, 50, 33, 65, 300, 2},
                           Rounds{2, 1, 300, 136, 136, 300, 2}, Rounds{5, 3, 7, 40, 24, 300, 2}}) {
     std::vector<Case> cases;
@@ -112,7 +104,7 @@ TEST(CudaRounds, RowsWithoutATokenAreZerosForTheGemms) {
 }
 
 // A sum over the rows of no token is zero, not what was in memory.
-TEST(CudaRounds, ASumOverNoRowsIsZero) {
+TEST(CudaAgreement, ASumOverNoRowsIsZero) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     OpList list(cuda());
     const int x = list.tensor({dtype, {2, 40, 16}}), dy = list.tensor({dtype, {2, 40, 24}});
