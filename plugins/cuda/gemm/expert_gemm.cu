@@ -66,6 +66,22 @@ __device__ void put(const Sizes& s, int64_t entry, int64_t i, int64_t j, float s
   c[at] = narrow<Out>(added != nullptr ? sum + added[at] : sum);
 }
 
+// Writes two elements of a row.
+template <class Out>
+__device__ void put_pair(const Sizes& s, int64_t entry, int64_t i, int64_t j, const float* sums, const float* added,
+                         bool packed, Out* c) {
+  if (!packed) {
+    put(s, entry, i, j, sums[0], added, c);
+    put(s, entry, i, j + 1, sums[1], added, c);
+    return;
+  }
+  if (i >= s.m || j >= s.n) return;
+  const int64_t at = (entry * s.m + i) * s.n + j;
+  float pair[2] = {sums[0], sums[1]};
+  if (added != nullptr) pair[0] += added[at], pair[1] += added[at + 1];
+  store(c + at, pair);
+}
+
 // On CUDA cores, f32 and rows that copies of 16 bytes do not fit: tiles of 64 x 64, of which a thread computes 4 x 4.
 constexpr int kSide = 64, kDeep = 16, kEach = 4;
 
@@ -215,9 +231,9 @@ __global__ void __launch_bounds__(kThreads, kTensorBlocks)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          put(s, tile.entry, tile.i0 + rows + 16 * i + lane / 4 + e / 2 * 8,
-              tile.j0 + columns + 8 * j + lane % 4 * 2 + e % 2, sum[i][j][e], added, c);
+        for (int e = 0; e < 4; e += 2)
+          put_pair(s, tile.entry, tile.i0 + rows + 16 * i + lane / 4 + e / 2 * 8,
+                   tile.j0 + columns + 8 * j + lane % 4 * 2, &sum[i][j][e], added, packed, c);
   }
 }
 
