@@ -74,6 +74,27 @@ void sum_over_tokens(CompileState& state) {
   state.graph.nodes = std::move(nodes);
 }
 
+// Marks the ops of rounds whose slots, or gradients of slots, are sent whole: a rank without a token in a round writes
+// its slots, because ranks of experts that have tokens of others multiply all of them.
+void mark_sent_slots(CompileState& state) {
+  std::map<ValueId, Node*> dispatched;  // by its slots, also after other exchanges
+  std::set<ValueId> returned;
+  for (Node& node : state.graph.nodes) {
+    const bool exchanges = node.op == &ops::all_to_all;
+    if (node.op == &ops::combine && node.attrs.has("round") && returned.contains(node.inputs[0]))
+      node.attrs.set("whole", int64_t{1});
+    if (node.op == &ops::dispatch && node.attrs.has("round")) dispatched[node.outputs[0]] = &node;
+    const bool ends = node.op == &ops::expert_linear || node.op == &ops::expert_activation || node.op == &ops::combine;
+    if (ends || node.inputs.empty()) continue;
+    const ValueId x = node.inputs[0];
+    if (exchanges || returned.contains(x)) returned.insert(node.outputs.begin(), node.outputs.end());
+    const auto found = dispatched.find(x);
+    if (found == dispatched.end()) continue;
+    if (exchanges) found->second->attrs.set("whole", int64_t{1});
+    dispatched[node.outputs[0]] = found->second;
+  }
+}
+
 }  // namespace
 
 void split_experts(CompileState& state) {
@@ -87,6 +108,7 @@ void split_experts(CompileState& state) {
       if (axis.size > 1 && (own || shared)) Distributor(state, axis.name).run();
     }
   }
+  mark_sent_slots(state);
   sum_loads(state);
   sum_over_tokens(state);
 }

@@ -97,12 +97,13 @@ bool counts_rows(const AxisPlacement& filled, const AxisPlacement& rows) {
 
 }  // namespace
 
-// Operands: one or two nonlinear ones of slots, filled.
+// Operands: one or two of slots, filled. The result is nonlinear in them, or their sum.
 AxisOutcome expert_activation(const AxisView& axis, const AxisPlacements& reads) {
   const size_t filled = reads.size() - 1;
+  const bool sum = axis.context.op.attrs.integer("sum") != 0;
   if (!counts_rows(reads[filled], reads[0])) return do_not_match(axis, reads, filled);
   for (size_t r = 0; r < filled; r++) {
-    if (is_partial(reads[r])) return needs_whole(axis, r);
+    if (is_partial(reads[r]) && !sum) return needs_whole(axis, r);
     if (reads[r] != reads[0]) return do_not_match(axis, reads, r);
   }
   return gives({reads[0]});

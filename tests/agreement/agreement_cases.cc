@@ -272,6 +272,10 @@ void add_round(Family& f, const Attrs& attrs, const Attrs& of_route) {
   f.add("combine_grad of a round", {"combine_grad y places weights joined > dy dweights", round}, 3e-6, {any});
   f.add("combine_grad added in place", {"combine_grad y places weights joined dweights > dy dweights", round}, 3e-6,
         {any});
+  Attrs last = round;  // without any token
+  last.set("round", attrs.integer("tokens")), last.set("whole", int64_t{1});
+  f.add("dispatch of no token", {"dispatch x places > y", last}, 0, {any});
+  f.add("combine_grad of no token", {"combine_grad y places weights joined > dy dweights", last}, 0, {any});
   f.add("unpack_rows of a round", {"unpack_rows packed filled > y", round}, 0, {any, sent, packs});
   f.add("expert_linear of a round", {"expert_linear y w filled > wide", round}, 3e-6, {any, sent});
   f.add("expert_linear_dx of a round", {"expert_linear_dx y turned filled > wide", round}, 3e-6, {any, sent});
@@ -351,6 +355,7 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide all dw > dw", 3e-6);
     f.add("expert_activation", "expert_activation wide all > turned_wide", 1e-5);
     f.add("expert_activation of two", "expert_activation y dy all > slots", 1e-5);
+    f.add("sum of slots", {"expert_activation y dy all > slots", make_attrs({{"sum", 1}})}, 1e-6);
     f.add("expert_activation_grad", "expert_activation_grad y dy all > slots", 1e-5);
     f.add("expert_activation_grad of two", "expert_activation_grad y dy slots all > dx_slots dup", 1e-5);
     f.add("pack_rows", "pack_rows y all > packed", 0);

@@ -1,6 +1,8 @@
 // Compares every kernel of the cuda device with the reference device: plugins/cuda on the substitute for CUDA, or the
 // plugin that PRUN_CUDA_PLUGIN names, by which tools/gpu-check tests the real one. PRUN_CUDA_OPTIONS: its
 // --device-options.
+#include "tests/cuda/cuda_agreement.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +19,6 @@
 #include "tests/unit/op_list.h"
 
 namespace prun {
-namespace {
 
 const Device& cuda() {
   static const std::unique_ptr<Device> device = [] {
@@ -29,6 +30,8 @@ const Device& cuda() {
   }();
   return *device;
 }
+
+namespace {
 
 // On a GPU, unless its library is missing; on the substitute on request.
 bool with_cudnn() {

@@ -18,6 +18,10 @@ MOST_STATIC_SHARED = 48 << 10
 LOCAL_ARRAYS = {"init_params<*>": "element i of four random words", "interpret<*>": "result r of a program",
                 "interpret_update<*>": "result r of a program"}
 
+# (kernels, most bytes of stack). A GPU reserves the stack for every thread that can run at once, 270,336 of an H200: a
+# kernel with 4,032 bytes took 1.1 GB that no prediction of memory counts.
+STACKS = [("interpret_update<*, 48>", 384), ("*", 1472)]
+
 # (kernels, least registers, most registers, loads in flight, least bytes of each such load). Too few registers show a
 # kernel that nvcc compressed to run more threads, so that it waits for each load; too many reduce the occupancy below
 # what __launch_bounds__ states.
@@ -51,6 +55,7 @@ LIMITS = [
     ("turn<bf16, 8, *>", 33, 64, 6, 16),
     ("make_angles", 24, 64, 1, 8),
     ("update<Adamw, float, *>", 40, 64, 4, 16),
+    ("tensor_gemms<*>", 96, 128, 0, 16),  # of two blocks at once, so that one computes while the other waits for copies
     ("attend<bf16, 8, *, 1, 1>", 60, 84, 7, 16),
     ("attend<bf16, 8, *, 1, 4>", 128, 168, 8, 16),
     ("attend<float, 4, *>", 60, 168, 8, 16),
@@ -73,6 +78,9 @@ def name_problems(kernels, limits=LIMITS):
             problems.append(f"{where}: {kernel.spills} accesses to local memory, {kernel.frame} bytes of it: it spills")
         if kernel.shared > MOST_STATIC_SHARED:
             problems.append(f"{where}: {kernel.shared} bytes of static shared memory, at most {MOST_STATIC_SHARED}")
+        most_stack = next(most for pattern, most in STACKS if fnmatch.fnmatchcase(name, pattern))
+        if kernel.frame > most_stack:
+            problems.append(f"{where}: {kernel.frame} bytes of stack, at most {most_stack}")
         for pattern, least, most, loads, size in limits:
             if not fnmatch.fnmatchcase(name, pattern):
                 continue

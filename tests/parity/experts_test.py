@@ -6,13 +6,14 @@ import array
 import math
 import pathlib
 import random
+import re
 import sys
 import tempfile
 import unittest
 
 PRUN = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from program_text import ROOT, programs, run, sent, steps  # noqa: E402
+from program_text import ROOT, command, programs, run, sent, steps  # noqa: E402
 
 PLAN, DEEPSEEK = "tests/parity/experts.lua", "plans/architectures/deepseek.lua"
 MESHES = [dict(ep=2), dict(ep=2, dp=2, zero=3), dict(tp=2), dict(ep=2, tp=2), dict(pp=2, ep=2, tp=2, micro=2),
@@ -103,6 +104,26 @@ class Experts(unittest.TestCase):
         self.assertTrue(all(2 <= step["expert_rounds"] <= 8 for step in counted))
         once = steps(PRUN, self.folder / "plan.lua", 1, "--device", "reference", dropless=True, capacity=3.9)
         self.assertEqual([step["expert_rounds"] for step in once], [1, 1, 1])
+
+    def test_slots_that_are_sent_whole_are_written(self):
+        """GEMMs in bf16 multiply all slots of a round, also those of a rank that has no token in it."""
+        rounds = dict(dropless=True, capacity=0.5, ep=2)
+        for ranks_of, wanted in ((dict(), 0), (dict(cp=2, folded=True), 1)):
+            settings = dict(rounds, **ranks_of)
+            text = command(PRUN, "dump", self.folder / "plan.lua", ranks(settings), settings)
+            writers = [line for line in text.splitlines() if re.match(r" *\d+  (dispatch|combine_grad) ", line)]
+            self.assertGreater(len(writers), 8)
+            for line in writers:
+                self.assertEqual("whole=1" in line, wanted == 1, line)
+
+    def test_no_op_of_a_round_touches_all_slots(self):
+        """Gradients of gate and up are added by an op that reads the numbers of tokens."""
+        settings = dict(dropless=True, capacity=0.5, ep=2)
+        text = command(PRUN, "dump", self.folder / "plan.lua", ranks(settings), settings)
+        rounds = {line.split()[1] for line in text.splitlines() if re.match(r" *\d+  ", line) and "round=" in line}
+        self.assertEqual(rounds, {"dispatch", "combine", "dispatch_grad", "combine_grad", "pack_rows", "unpack_rows",
+                                  "exchange_rows", "expert_linear", "expert_linear_dx", "expert_linear_dw",
+                                  "expert_linear_dw_add", "expert_activation", "expert_activation_grad"})
 
     def test_proofs(self):
         for mesh in (dict(ep=2, tp=2), dict(pp=2, ep=2, tp=2, zero=1, micro=2), dict(dp=2, ep=2, tp=2, zero=3)):

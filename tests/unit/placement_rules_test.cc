@@ -398,6 +398,9 @@ TEST(PlacementRules, Experts) {
   EXPECT_EQ(outcome("unpack_rows", {{{1, 8, 4, 3}, shard(2)}, {{8, 1}, shard(1)}}, {{8, 4, 3}}), "S(1)");
   EXPECT_EQ(outcome("expert_activation", {{{8, 4, 3}, shard(2)}, {{8, 1}, kInvariant}}, {{8, 4, 3}}), "S(2)");
   EXPECT_EQ(outcome("expert_activation", {{{8, 4, 3}, kPartial}, {{8, 1}, kInvariant}}, {{8, 4, 3}}), missing);
+  EXPECT_EQ(outcome("expert_activation", {{{8, 4, 3}, kPartial}, {{8, 4, 3}, kPartial}, {{8, 1}, kInvariant}},
+                    {{8, 4, 3}}, make_attrs({{"sum", 1}})),
+            outcome("add", {{{8, 4, 3}, kPartial}, {{8, 4, 3}, kPartial}}, {{8, 4, 3}}));
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}, {{8, 1}, shard(0)}}, {{8, 4, 5}}),
             "S(0)");
   EXPECT_EQ(

@@ -4,11 +4,13 @@
 
 namespace prun::cuda {
 
-// Returns whether make_expert_gemm has a kernel for the sizes, types and pointers.
-bool takes_expert_gemm(const Gemm& gemm, int capability);
+// Returns whether make_expert_gemm has a fast kernel for the sizes, types and pointers.
+bool takes_expert_gemm(const Gemm& gemm);
 
-// The rows of A of an expert are equal runs, one for each source. `counts` [batch, sources] has the number of rows of a
-// run that have a token; the other rows are zeros. Round r counts from r times the rows of a run on.
-std::unique_ptr<Kernel> make_expert_gemm(const Gemm& gemm, const int32_t* counts, int64_t sources, int64_t round);
+// The rows of A of an expert are equal runs, one for each source. The op's read 2, [batch, sources], has the number of
+// rows of a run that have a token in all rounds; the others are not read, and rows of C without one become zeros.
+// Round r counts from r times the rows of a run on. A later round without any token does nothing, except that without
+// `added` a sum over rows becomes zeros.
+std::unique_ptr<Kernel> make_expert_gemm(const OpView& view, const Gemm& gemm);
 
 }  // namespace prun::cuda

@@ -2,6 +2,7 @@
 //
 // In bf16, memory delivers about five elements per clock to each multiprocessor, which leaves 24 instructions per
 // element. Therefore exp2 has its constant folded in, and the division is the fast one.
+#include "expert_slots.cuh"
 #include "pointwise.cuh"
 
 namespace prun::cuda {
@@ -52,6 +53,9 @@ struct TanhDx {
 struct SiluMul {
   __device__ void operator()(const float* x, float* y) const { y[0] = x[0] * sigmoid(x[0]) * x[1]; }
 };
+struct Sum {
+  __device__ void operator()(const float* x, float* y) const { y[0] = x[0] + x[1]; }
+};
 struct SiluMulGrad {
   __device__ void operator()(const float* x, float* y) const {
     const float s = sigmoid(x[0]);
@@ -74,12 +78,62 @@ std::unique_ptr<Kernel> make_gelu_dx(const OpView& view) {
   return exact_gelu(view) ? make<2, 1, GeluErfDx>(view) : make<2, 1, GeluTanhDx>(view);
 }
 
-// The experts' slots without a token are zeros, and so are their results.
+// The activation of a later round. The experts' slots without a token are zeros, and so are their results.
+template <class T, int kIn, int kOut, class F>
+__global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
+    expert_pointwise(ExpertSlots slots, Streams<T, kIn, kOut> streams, int64_t count, int64_t packs, F f) {
+  if (slots.is_idle()) return;
+  constexpr int N = kPack<T>;
+#pragma unroll 2
+  for (int64_t pack = first_item(); pack < packs; pack += item_stride()) {
+    Pack<T, N> loaded[kIn];
+    Wide<T> results[kOut][N];
+#pragma unroll
+    for (int k = 0; k < kIn; ++k) loaded[k] = load_pack<N>(streams.in[k] + pack * N);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Wide<T> x[kIn], y[kOut];
+#pragma unroll
+      for (int k = 0; k < kIn; ++k) x[k] = loaded[k].wide(i);
+      f(x, y);
+#pragma unroll
+      for (int k = 0; k < kOut; ++k) results[k][i] = y[k];
+    }
+#pragma unroll
+    for (int k = 0; k < kOut; ++k) store_pack(streams.out[k] + pack * N, narrowed<T, N>(results[k]));
+  }
+  for (int64_t i = packs * N + first_item(); i < count; i += item_stride()) one_element(streams, i, f);
+}
+
+template <int kIn, int kOut, class F>
+std::unique_ptr<Kernel> make_of_experts(const OpView& view) {
+  if (view.integer("round") == 0) return make<kIn, kOut, F>(view);
+  return with_float(view.read(0).dtype, [&]<class T>() {
+    const Shape x = view.read(0).shape;
+    const int64_t count = x.count();
+    const ExpertSlots slots = expert_slots_of(view, view.reads() - 1, x[0], x[1]);
+    Streams<T, kIn, kOut> streams{};
+    bool packed = true;
+    for (int k = 0; k < kIn; ++k)
+      view.expect_count(view.read(k), count), streams.in[k] = view.in<T>(k), packed = packed && aligned(streams.in[k]);
+    for (int k = 0; k < kOut; ++k)
+      view.expect_count(view.write(k), count), streams.out[k] = view.out<T>(k),
+                                               packed = packed && aligned(streams.out[k]);
+    const int64_t packs = packed ? count / kPack<T> : 0;
+    return kernel_of(
+        [=, blocks = blocks_for(count, kPointwiseThreads * kPack<T>, blocks_of_round(view, 0))](cudaStream_t stream) {
+          launch(expert_pointwise<T, kIn, kOut, F>, blocks, kPointwiseThreads, 0, stream, slots, streams, count, packs,
+                 F{});
+        });
+  });
+}
+
 std::unique_ptr<Kernel> make_expert_activation(const OpView& view) {
-  return view.reads() == 2 ? make_gelu(view) : make<2, 1, SiluMul>(view);
+  if (view.integer("sum") != 0) return make_of_experts<2, 1, Sum>(view);
+  return view.reads() == 2 ? make_of_experts<1, 1, GeluTanh>(view) : make_of_experts<2, 1, SiluMul>(view);
 }
 std::unique_ptr<Kernel> make_expert_activation_grad(const OpView& view) {
-  return view.reads() == 3 ? make_gelu_dx(view) : make<3, 2, SiluMulGrad>(view);
+  return view.reads() == 3 ? make_of_experts<2, 1, GeluTanhDx>(view) : make_of_experts<3, 2, SiluMulGrad>(view);
 }
 
 const KernelFamily kFamily = {{"expert_activation", make_expert_activation},

@@ -134,11 +134,12 @@ __global__ void sum_norms(Part part, Averages averages, const T* param, double* 
   if (threadIdx.x == 0) partial[2 * blockIdx.x] = update, partial[2 * blockIdx.x + 1] = parameter;
 }
 
-__global__ void add_norms(const double* partial, int blocks, float* norms) {
-  if (threadIdx.x > 1) return;
-  double sum = 0;
-  for (int b = 0; b < blocks; ++b) sum += partial[2 * b + threadIdx.x];
-  norms[threadIdx.x] = static_cast<float>(sum);
+__global__ void __launch_bounds__(kThreads) add_norms(const double* partial, int blocks, float* norms) {
+  double sums[2] = {};
+  for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kThreads)
+    sums[0] += partial[2 * b], sums[1] += partial[2 * b + 1];
+  block_reduce(sums, 0.0, Add{});
+  if (threadIdx.x == 0) norms[0] = static_cast<float>(sums[0]), norms[1] = static_cast<float>(sums[1]);
 }
 
 struct Settings {
@@ -293,7 +294,7 @@ std::unique_ptr<Kernel> make_norms_of(const OpView& view) {
       const unsigned blocks = blocks_for(part.end - part.begin, kThreads, kPartialSums);
       auto* partial = static_cast<double*>(scratch.data);
       launch(sum_norms<T>, blocks, kThreads, 0, stream, part, of, param + at, partial);
-      launch(add_norms, 1, kWarp, 0, stream, partial, static_cast<int>(blocks), norms[one.norm_in] + one.norm_at);
+      launch(add_norms, 1, kThreads, 0, stream, partial, static_cast<int>(blocks), norms[one.norm_in] + one.norm_at);
     }
   });
 }

@@ -1,10 +1,13 @@
 // dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
 // A slot belongs to at most one choice of one token. Kernels that write slots find that choice first, so that each row
-// is written once, whether taken or empty.
+// is written once, whether taken or empty. In a later round without any choice they find that out, and write none
+// (expert_slots.cuh).
+#include <algorithm>
 #include <limits>
 
 #include "block.cuh"
+#include "expert_slots.cuh"
 #include "launch.h"
 
 namespace prun::cuda {
@@ -16,12 +19,15 @@ struct Sizes {
   int64_t tokens, k, slots, width;
   bool in_rounds;       // slots are numbered for all tokens of an expert, and the op takes those of a window
   int64_t first, size;  // the window: its first position, and its positions of each expert
+  bool later;           // a later round, which without any choice leaves slots as they are
 
   // Returns the row of the experts' slots that a choice has in this op; -1 = none.
   __device__ int64_t row_of(int32_t slot) const {
     if (slot < 0) return -1;
     if (!in_rounds) return slot < slots ? slot : -1;
-    const int64_t expert = slot / tokens, place = slot - expert * tokens - first;
+    // Divisions of 64 bits take several times as long.
+    const int64_t expert = static_cast<uint32_t>(slot) / static_cast<uint32_t>(tokens);
+    const int64_t place = slot - expert * tokens - first;
     return place >= 0 && place < size ? expert * size + place : -1;
   }
 };
@@ -36,7 +42,8 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
                 slotted.shape.last(),
                 view.has("round"),
                 view.integer("round") * size,
-                size};
+                size,
+                view.integer("round") > 0 && view.integer("whole") == 0};
   view.expect_count(row, s.tokens * s.width);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   view.expect(s.tokens * s.k <= kMost && s.slots <= kMost,
@@ -44,76 +51,102 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   return s;
 }
 
-// Sets owners[slot] to the one of the N·k choices that took the slot. With dweights, sets dweights of a choice without
-// a slot to that of other rounds.
-__global__ void find_owners(Sizes s, const int32_t* slots, int32_t* owners, const float* other, float* dweights) {
+// Sets owners[slot] to the one of the N·k choices that took the slot, and `any` to 1 if one did. With dweights, sets
+// dweights of a choice without a slot to that of other rounds.
+__global__ void find_owners(Sizes s, const int32_t* slots, int32_t* owners, int32_t* any, const float* other,
+                            float* dweights) {
+  bool taken = false;
   for (int64_t i = first_item(); i < s.tokens * s.k; i += item_stride()) {
     const int64_t slot = s.row_of(slots[i]);
     if (slot >= 0)
-      owners[slot] = static_cast<int32_t>(i);
-    else if (dweights != nullptr)
+      owners[slot] = static_cast<int32_t>(i), taken = true;
+    else if (dweights != nullptr && other != dweights)
       dweights[i] = other == nullptr ? 0.0f : other[i];
   }
+  if (taken && any != nullptr) *any = 1;
 }
 
-size_t owner_bytes(const Tensor& slotted) { return static_cast<size_t>(slotted.shape.rows()) * sizeof(int32_t); }
+// The choices that took the slots, -1 = none, and in a later round whether there is one: otherwise `any` is -1.
+struct Owners {
+  int32_t* of_slots;
+  const int32_t* any;  // null: not a later round
+  __device__ bool none() const { return any != nullptr && *any < 0; }
+};
 
-void enqueue_owners(const Sizes& s, const int32_t* slots, int32_t* owners, const float* other, float* dweights,
-                    cudaStream_t stream) {
-  check(cudaMemsetAsync(owners, 0xff, static_cast<size_t>(s.slots) * sizeof(int32_t), stream), "cudaMemsetAsync");
-  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, other, dweights);
+size_t owner_bytes(const Tensor& slotted) { return static_cast<size_t>(slotted.shape.rows() + 1) * sizeof(int32_t); }
+
+Owners enqueue_owners(const Sizes& s, const int32_t* slots, void* room, const float* other, float* dweights,
+                      cudaStream_t stream) {
+  auto* owners = static_cast<int32_t*>(room);
+  int32_t* any = s.later ? owners + s.slots : nullptr;
+  check(cudaMemsetAsync(owners, 0xff, static_cast<size_t>(s.slots + 1) * sizeof(int32_t), stream), "cudaMemsetAsync");
+  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, any, other,
+         dweights);
+  return {owners, any};
 }
 
 template <class T, int N>
-__global__ void send_rows(Sizes s, const T* x, const int32_t* owners, T* y) {
+__global__ void send_rows(Sizes s, const T* x, Owners owners, T* y) {
+  if (owners.none()) return;
   const int64_t packs = s.width / N;
   for (int64_t i = first_item(); i < s.slots * packs; i += item_stride()) {
     const int64_t slot = i / packs, column = (i - slot * packs) * N;
-    const int32_t choice = owners[slot];
+    const int32_t choice = owners.of_slots[slot];
     Pack<T, N> pack{};
-    if (choice >= 0) pack = load_pack<N>(x + choice / s.k * s.width + column);
+    if (choice >= 0) pack = load_pack<N>(x + choice / static_cast<int32_t>(s.k) * s.width + column);
     store_pack(y + i * N, pack);
   }
 }
 
 // Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each w is 1. Adds it
-// to `other` unless that is null.
+// to `other` unless that is null. A warp has every `teams`-th run of 32 packs of a token, and each lane finds the row
+// of one of its choices.
 template <class T, int N>
-__global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const float* weights, const T* other, T* out) {
-  const int64_t packs = s.width / N;
-  for (int64_t i = first_item(); i < s.tokens * packs; i += item_stride()) {
-    const int64_t token = i / packs, column = (i - token * packs) * N;
+__global__ void gather_rows(Sizes s, int teams, const T* y, const int32_t* slots, const float* weights, const T* other,
+                            T* out) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, k = static_cast<int>(s.k);
+  for (int64_t item = first_item() / kWarp; item < s.tokens * teams; item += item_stride() / kWarp) {
+    const int64_t token = item / teams;
+    const int32_t* chosen = slots + token * k;
     bool any = other != out;
-    for (int64_t j = token * s.k; j < (token + 1) * s.k; ++j) any = any || s.row_of(slots[j]) >= 0;
-    if (!any) continue;
-    float sum[N] = {};
-    if (other != nullptr) {
-      Wide<T> before[N];
-      load(other + i * N, before);
+    for (int base = 0; base < k; base += kWarp) any = any || (base + lane < k && s.row_of(chosen[base + lane]) >= 0);
+    if (warp_reduce(any ? 1 : 0, [](int a, int b) { return a | b; }) == 0) continue;
+    // Lane j has the row and the weight of choice j, of any 32 choices at a time.
+    int32_t row = lane < k ? static_cast<int32_t>(s.row_of(chosen[lane])) : -1;
+    float weight = weights != nullptr && lane < k ? weights[token * k + lane] : 1.0f;
+    const int64_t begin = token * s.width;
+    for (int64_t start = (item - token * teams) * kWarp * N; start < s.width; start += int64_t{kWarp} * teams * N) {
+      const int64_t column = start + lane * N;
+      const bool there = column < s.width;
+      Wide<T> sum[N] = {};
+      if (there && other != nullptr) load(other + begin + column, sum);
+      for (int j = 0; j < k; ++j) {
+        if (k > kWarp && j % kWarp == 0) {
+          row = j + lane < k ? static_cast<int32_t>(s.row_of(chosen[j + lane])) : -1;
+          weight = weights != nullptr && j + lane < k ? weights[token * k + j + lane] : 1.0f;
+        }
+        const int32_t from = __shfl_sync(kAllLanes, row, j % kWarp);
+        const float w = __shfl_sync(kAllLanes, weight, j % kWarp);
+        if (from < 0 || !there) continue;
+        Wide<T> of_choice[N];
+        load(y + from * s.width + column, of_choice);
 #pragma unroll
-      for (int e = 0; e < N; ++e) sum[e] = before[e];
+        for (int e = 0; e < N; ++e) sum[e] += w * of_choice[e];
+      }
+      if (there) store(out + begin + column, sum);
     }
-    for (int64_t j = token * s.k; j < (token + 1) * s.k; ++j) {
-      const int64_t slot = s.row_of(slots[j]);
-      if (slot < 0) continue;
-      Wide<T> row[N];
-      load(y + slot * s.width + column, row);
-      const float w = weights == nullptr ? 1.0f : weights[j];
-#pragma unroll
-      for (int e = 0; e < N; ++e) sum[e] += w * row[e];
-    }
-    store(out + i * N, sum);
   }
 }
 
 // Computes dy[slot] = w·dout[n] and dw = dout[n]·y[slot], added to `other` unless that is null: one warp per slot.
 template <class T, int N>
-__global__ void combine_gradients(Sizes s, const T* y, const int32_t* owners, const float* weights, const T* dout,
-                                  T* dy, const float* other, float* dweights) {
+__global__ void combine_gradients(Sizes s, const T* y, Owners owners, const float* weights, const T* dout, T* dy,
+                                  const float* other, float* dweights) {
+  if (owners.none()) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t slot = first_item() / kWarp; slot < s.slots; slot += item_stride() / kWarp) {
-    const int32_t choice = owners[slot];
-    const T* from = dout + (choice < 0 ? 0 : choice / s.k) * s.width;
+    const int32_t choice = owners.of_slots[slot];
+    const T* from = dout + (choice < 0 ? 0 : choice / static_cast<int32_t>(s.k)) * s.width;
     const float w = choice < 0 ? 0 : weights[choice];
     float dot = 0;
     for (int64_t column = lane * N; column < s.width; column += kWarp * N) {
@@ -131,9 +164,9 @@ __global__ void combine_gradients(Sizes s, const T* y, const int32_t* owners, co
   }
 }
 
-template <class T>
-unsigned blocks_of(int64_t rows, int64_t width, bool packed) {
-  return blocks_for(rows * width / (packed ? kPack<T> : 1), kThreads);
+// Returns the blocks of a kernel that writes slots, each in as many parts.
+unsigned blocks_of_slots(const OpView& view, const Sizes& s, int64_t parts) {
+  return blocks_for(s.slots * parts, kThreads, blocks_of_round(view, 65535 * 16));
 }
 
 template <class T>
@@ -142,12 +175,11 @@ std::unique_ptr<Kernel> dispatch(const OpView& view) {
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
   const bool packed = rows_aligned(s.width, x, y);
+  const unsigned blocks = blocks_of_slots(view, s, packed ? s.width / kPack<T> : s.width);
   return kernel_of(
       [=, slots = view.in<int32_t>(1), room = scratch(view, owner_bytes(view.write(0)))](cudaStream_t stream) {
-        int32_t* owners = static_cast<int32_t*>(room.data);
-        enqueue_owners(s, slots, owners, nullptr, nullptr, stream);
-        launch(packed ? send_rows<T, kPack<T>> : send_rows<T, 1>, blocks_of<T>(s.slots, s.width, packed), kThreads, 0,
-               stream, s, x, owners, y);
+        const Owners owners = enqueue_owners(s, slots, room.data, nullptr, nullptr, stream);
+        launch(packed ? send_rows<T, kPack<T>> : send_rows<T, 1>, blocks, kThreads, 0, stream, s, x, owners, y);
       });
 }
 
@@ -155,9 +187,13 @@ template <class T>
 std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, const T* other,
                                  T* out) {
   const bool packed = rows_aligned(s.width, y, out) && (other == nullptr || rows_aligned(s.width, other));
+  // Warps that fill a GPU several times, in a later round, of few tokens, once. Tokens share them.
+  const int64_t warps = s.first > 0 ? 8192 : 32768;
+  const int64_t runs = (s.width / (packed ? kPack<T> : 1) + kWarp - 1) / kWarp;
+  const int64_t teams = std::clamp<int64_t>(warps / std::max<int64_t>(1, s.tokens), 1, std::max<int64_t>(1, runs));
   return kernel_of([=](cudaStream_t stream) {
-    launch(packed ? gather_rows<T, kPack<T>> : gather_rows<T, 1>, blocks_of<T>(s.tokens, s.width, packed), kThreads, 0,
-           stream, s, y, slots, weights, other, out);
+    launch(packed ? gather_rows<T, kPack<T>> : gather_rows<T, 1>, blocks_for(s.tokens * teams * kWarp, kThreads),
+           kThreads, 0, stream, s, static_cast<int>(teams), y, slots, weights, other, out);
   });
 }
 
@@ -193,13 +229,13 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
   const T *y = view.in<T>(0), *dout = view.in<T>(3);
   T* dy = view.out<T>(0);
   const bool packed = rows_aligned(s.width, y, dout, dy);
+  const unsigned blocks = blocks_of_slots(view, s, kWarp);
   return kernel_of([=, slots = view.in<int32_t>(1), weights = view.in<float>(2), dweights = view.out<float>(1),
                     other = other_rounds<float>(view, 4, view.write(1)),
                     room = scratch(view, owner_bytes(view.read(0)))](cudaStream_t stream) {
-    int32_t* owners = static_cast<int32_t*>(room.data);
-    enqueue_owners(s, slots, owners, other, dweights, stream);
-    launch(packed ? combine_gradients<T, kPack<T>> : combine_gradients<T, 1>, blocks_for(s.slots * kWarp, kThreads),
-           kThreads, 0, stream, s, y, owners, weights, dout, dy, other, dweights);
+    const Owners owners = enqueue_owners(s, slots, room.data, other, dweights, stream);
+    launch(packed ? combine_gradients<T, kPack<T>> : combine_gradients<T, 1>, blocks, kThreads, 0, stream, s, y, owners,
+           weights, dout, dy, other, dweights);
   });
 }
 

@@ -1,8 +1,9 @@
 // pack_rows and unpack_rows: the rows with a token of a round, between the slots of experts and one run of rows.
 //
 // One block first computes where the rows of each expert from each source begin. Slots without a token become zeros,
-// also in rounds without any token, because GEMMs may multiply them.
+// but a later round without any token leaves them as they are.
 #include "block.cuh"
+#include "expert_slots.cuh"
 #include "launch.h"
 
 namespace prun::cuda {
@@ -10,72 +11,71 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Slots [experts, sources·size] of rows; the round takes those of each source from its token `before` on.
-struct Rows {
-  int64_t experts, sources, size, before, width;
-
-  __device__ int64_t taken(const int32_t* filled, int64_t run) const {
-    const int64_t n = filled[run % experts * sources + run / experts] - before;
-    return n < 0 ? 0 : n < size ? n : size;
-  }
-};
-
-// Sets first[p·experts + e] to the packed row at which the rows of an expert from a source begin. Each thread adds up
-// a part of the runs.
-__global__ void __launch_bounds__(kThreads) find_first(Rows rows, const int32_t* filled, int64_t* first) {
-  __shared__ int64_t sums[kThreads];
-  const int64_t runs = rows.experts * rows.sources, part = (runs + kThreads - 1) / kThreads;
+// Sets first[p·experts + e] to the packed row at which the rows of an expert from a source begin, and the last element
+// to the number of all rows. Each thread adds up a part of the runs.
+__global__ void __launch_bounds__(kThreads) find_first(ExpertSlots slots, int64_t* first) {
+  __shared__ int64_t sums[kThreads / kWarp];
+  const int64_t runs = slots.experts * slots.sources, part = (runs + kThreads - 1) / kThreads;
   const int64_t begin = threadIdx.x * part, end = begin + part < runs ? begin + part : runs;
   int64_t sum = 0;
-  for (int64_t run = begin; run < end; ++run) sum += rows.taken(filled, run);
-  sums[threadIdx.x] = sum;
+  for (int64_t run = begin; run < end; ++run) sum += slots.taken(run % slots.experts, run / slots.experts);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  int64_t row = sum;  // of this thread's runs and those of the threads before, in the warp
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const int64_t before = __shfl_up_sync(kAllLanes, row, distance);
+    if (lane >= distance) row += before;
+  }
+  if (lane == kWarp - 1) sums[warp] = row;
   __syncthreads();
-  int64_t row = 0;
-  for (unsigned t = 0; t < threadIdx.x; ++t) row += sums[t];
+  for (int w = 0; w < warp; ++w) row += sums[w];
+  if (threadIdx.x == kThreads - 1) first[runs] = row;
+  row -= sum;
   for (int64_t run = begin; run < end; ++run) {
     first[run] = row;
-    row += rows.taken(filled, run);
+    row += slots.taken(run % slots.experts, run / slots.experts);
   }
 }
 
+// A warp moves a row.
 template <class T, int N, bool packing>
-__global__ void move_rows(Rows rows, const int32_t* filled, const int64_t* first, const T* x, T* y) {
-  const int64_t packs = rows.width / N, all = rows.experts * rows.sources * rows.size * packs;
-  for (int64_t i = first_item(); i < all; i += item_stride()) {
-    const int64_t slot = i / packs, column = (i - slot * packs) * N;
-    const int64_t place = slot % rows.size, source = slot / rows.size % rows.sources;
-    const int64_t run = source * rows.experts + slot / rows.size / rows.sources;
-    const bool taken = place < rows.taken(filled, run);
-    const int64_t packed = (first[run] + place) * rows.width + column;
-    if (packing && taken) store_pack(y + packed, load_pack<N>(x + i * N));
-    if (packing) continue;
-    Pack<T, N> pack{};
-    if (taken) pack = load_pack<N>(x + packed);
-    store_pack(y + i * N, pack);
+__global__ void move_rows(ExpertSlots slots, int64_t width, const int64_t* first, const T* x, T* y) {
+  const int64_t runs = slots.experts * slots.sources, all = runs * slots.rows;
+  if (slots.later && first[runs] == 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t slot = first_item() / kWarp; slot < all; slot += item_stride() / kWarp) {
+    const int64_t run = slot / slots.rows, place = slot - run * slots.rows;
+    const int64_t expert = run / slots.sources, source = run - expert * slots.sources;
+    const bool taken = place < slots.taken(expert, source);
+    if (packing && !taken) continue;
+    const int64_t packed = taken ? (first[source * slots.experts + expert] + place) * width : 0;
+    for (int64_t column = lane * N; column < width; column += kWarp * N) {
+      Pack<T, N> pack{};
+      if (taken) pack = load_pack<N>(x + (packing ? slot * width : packed) + column);
+      store_pack(y + (packing ? packed : slot * width) + column, pack);
+    }
   }
 }
 
-size_t first_bytes(const OpView& view) { return static_cast<size_t>(view.read(1).count()) * sizeof(int64_t); }
+size_t first_bytes(const OpView& view) { return static_cast<size_t>(view.read(1).count() + 1) * sizeof(int64_t); }
 
 template <class T, bool packing>
 std::unique_ptr<Kernel> make(const OpView& view) {
   const Tensor slotted = packing ? view.read(0) : view.write(0);
   view.expect(slotted.shape.rank() == 3, shape_text(slotted.shape) + " should be of three dims");
   view.expect_count(view.write(0), view.read(0).count());
-  const int64_t experts = slotted.shape[0], sources = view.read(1).shape.last();
-  view.expect_count(view.read(1), experts * sources);
-  view.expect(sources > 0 && slotted.shape[1] % sources == 0, "slots do not divide into those of the sources");
-  const int64_t size = slotted.shape[1] / sources;
-  const Rows rows{experts, sources, size, view.integer("round") * size, slotted.shape[2]};
+  const ExpertSlots slots = expert_slots_of(view, 1, slotted.shape[0], slotted.shape[1]);
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
-  const bool packed = rows_aligned(rows.width, x, y);
-  return kernel_of([=, filled = view.in<int32_t>(1), room = scratch(view, first_bytes(view)),
-                    count = slotted.count()](cudaStream_t stream) {
+  const int64_t width = slotted.shape[2];
+  const bool packed = rows_aligned(width, x, y);
+  return kernel_of([=, room = scratch(view, first_bytes(view)),
+                    blocks = blocks_for(slotted.shape.rows() * kWarp, kThreads, blocks_of_round(view, 65535 * 16))](
+                       cudaStream_t stream) {
     int64_t* first = static_cast<int64_t*>(room.data);
-    launch(find_first, 1, kThreads, 0, stream, rows, filled, first);
-    launch(packed ? move_rows<T, kPack<T>, packing> : move_rows<T, 1, packing>,
-           blocks_for(count / (packed ? kPack<T> : 1), kThreads), kThreads, 0, stream, rows, filled, first, x, y);
+    launch(find_first, 1, kThreads, 0, stream, slots, first);
+    launch(packed ? move_rows<T, kPack<T>, packing> : move_rows<T, 1, packing>, blocks, kThreads, 0, stream, slots,
+           width, first, x, y);
   });
 }
 

@@ -1,5 +1,6 @@
 // pointwise_update: the update of an optimizer that the plan defines (prun/sdk/update_program.h), interpreted by each
-// thread for its elements. The first thread of a block computes the numbers that all elements share, in f64.
+// thread for its elements. The first thread of a block computes the numbers that all elements share, in f64 and in
+// shared memory: the GPU reserves the stack of a kernel for all threads that it can run at once.
 #include <algorithm>
 
 #include "block.cuh"
@@ -41,8 +42,8 @@ __global__ void __launch_bounds__(kThreads)
   const float factor = clip != nullptr ? *clip : 1.0f;
   if (factor < 0) return;  // the step updates nothing
   __shared__ float numbers[sdk::kMostUpdateNumbers];
+  __shared__ double results[sdk::kMostPointwiseInstructions], values[sdk::kMostUpdateNumbers];  // of one thread
   if (threadIdx.x == 0) {
-    double results[sdk::kMostPointwiseInstructions], values[sdk::kMostUpdateNumbers];
     sdk::update_values(code->shared, code->shared_instructions, code->value, code->values,
                        table->learning_rate * range.lr_factor, range.weight_decay,
                        static_cast<double>(table->update + 1), results, values);

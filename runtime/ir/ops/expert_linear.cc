@@ -47,11 +47,17 @@ void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
     else
       builder.contribute(w, builder.emit(expert_linear_dw, {x, dy, filled}, {type}, attrs)[0]);
   }
-  if (builder.wants(x))
-    builder.contribute(x, builder.emit(expert_linear_dx, {dy, w, filled}, {builder.type(x)}, attrs)[0]);
+  if (!builder.wants(x)) return;
+  const bool second = in_rounds(node.attrs) && builder.gradient_op(x) == &expert_linear_dx;  // of gate and up
+  const ValueId dx = builder.emit(expert_linear_dx, {dy, w, filled}, {builder.type(x)}, attrs)[0];
+  if (!second) return builder.contribute(x, dx);
+  // A plain add would read and write the slots of rounds without a token.
+  Attrs sum = attrs;
+  sum.set("sum", int64_t{1});
+  builder.replace(x, builder.emit(expert_activation, {builder.gradient(x), dx, filled}, {builder.type(x)}, sum)[0]);
 }
 
-// gelu of x, or silu(x)·up, of the experts' slots.
+// gelu of x, or silu(x)·up, of the experts' slots; with `sum`, in backward, x + up.
 Types infer_expert_activation(const Types& inputs, const Attrs& attrs) {
   require_inputs("expert_activation", inputs, 2, 3);
   require_round("expert_activation", attrs);

@@ -139,6 +139,7 @@ Cost product_cost(double flops, const Types& inputs, const Types& outputs) {
 Attrs round_attrs(const Attrs& attrs) {
   Attrs round;
   if (in_rounds(attrs)) round.set("round", attrs.integer("round"));
+  if (attrs.has("whole")) round.set("whole", attrs.integer("whole"));
   return round;
 }
 

@@ -46,7 +46,7 @@ Attrs token_attrs(const Attrs& attrs);
 // Returns whether an op of experts processes one round of a dropless mixture: of each expert's choices, those in the
 // round's window of as many positions as an expert has slots.
 inline bool in_rounds(const Attrs& attrs) { return attrs.has("round"); }
-// Returns the attributes that select the round, for a derivative.
+// Returns the attributes of the round, for a derivative.
 Attrs round_attrs(const Attrs& attrs);
 void require_round(std::string_view op, const Attrs& attrs);
 

@@ -87,8 +87,9 @@ const Family pointwise_rules = {
     {"silu_mul_grad", silu_mul_grad},
     {"expert_activation",
      [](Call& c) {
-       each(c, [&, gated = c.reads.size() > 2](int64_t i) {
+       each(c, [&, gated = c.reads.size() > 2, sum = c.attrs.integer("sum") != 0](int64_t i) {
          const double x = c.reads[0][i];
+         if (sum) return x + c.reads[1][i];
          return gated ? x * sigmoid(x) * c.reads[1][i] : gelu(x, false);
        });
      }},

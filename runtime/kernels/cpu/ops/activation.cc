@@ -82,8 +82,11 @@ constexpr auto kTanhDx = [](auto y, auto dy) PRUN_INLINED { return dy * (1.0f - 
 template <class T>
 constexpr auto kSiluMul = [](auto gate, auto up) PRUN_INLINED { return gate * sigmoid_of<T>(gate) * up; };
 
+constexpr auto kSum = [](auto x, auto up) PRUN_INLINED { return x + up; };
+
 template <class T>
 std::unique_ptr<Kernel> expert_activation(const OpView& view) {
+  if (view.attrs().integer("sum") != 0) return unless_idle(view, map_kernel<T, T, T>(view, kSum));
   return unless_idle(view, view.reads() == 2 ? gelu<T>(view) : map_kernel<T, T, T>(view, kSiluMul<T>));
 }
 template <class T>

@@ -17,6 +17,7 @@ struct Sizes {
   int64_t tokens, k, slots, width;
   bool in_rounds;       // slots are numbered for all tokens of an expert, and the op takes those of a window
   int64_t first, size;  // the window: its first position, and its positions of each expert
+  bool sent_whole;      // slots of a round without any choice are written, too
 
   // Returns the row of the experts' slots that a choice has in this op; -1 = none.
   int64_t row_of(int32_t slot) const {
@@ -26,7 +27,7 @@ struct Sizes {
   }
   // Returns whether a round without any choice leaves the experts' slots as they are.
   bool is_idle(const int32_t* taken) const {
-    if (!in_rounds) return false;
+    if (!in_rounds || sent_whole) return false;
     return std::none_of(taken, taken + tokens * k, [&](int32_t slot) { return row_of(slot) >= 0; });
   }
 };
@@ -40,7 +41,8 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
                 last_dim(slotted.shape),
                 view.attrs().has("round"),
                 view.attrs().integer("round") * size,
-                size};
+                size,
+                view.attrs().integer("whole") != 0};
   view.expect_count(row, s.tokens * s.width);
   return s;
 }
