@@ -52,6 +52,8 @@ LIMITS = [
     ("held_rows<bf16, true, true>", 64, 80, 9, 8),
     ("held_rows<bf16, false, false>", 48, 64, 6, 8),
     ("held_rows<bf16, false, true>", 48, 64, 9, 8),
+    ("reduce_rows<bf16, *, 8, *>", 40, 64, 1, 16),
+    ("reduce_columns<bf16, *, 8, *>", 48, 80, 1, 16),
 ]
 
 

@@ -1,4 +1,4 @@
-// pointwise, reduce_dims, softmax and cumsum.
+// pointwise, softmax and cumsum.
 //
 // pointwise is an interpreter: a thread computes all instructions for one element after the other, so that each operand
 // is loaded once and the result stored once. The program is a kernel parameter, which all threads of a warp read alike.
@@ -107,88 +107,6 @@ std::unique_ptr<Kernel> make_pointwise(const OpView& view) {
   });
 }
 
-// Sizes and strides of the dims that are reduced, and of those that remain.
-struct Reduction {
-  int64_t sizes[2][8] = {}, strides[2][8] = {}, count[2] = {1, 1};
-  int dims[2] = {0, 0};
-  bool largest = false;
-  double factor = 1;
-
-  __device__ int64_t offset(int which, int64_t at) const {
-    int64_t sum = 0;
-    for (int d = dims[which] - 1; d >= 0; --d) {
-      sum += at % sizes[which][d] * strides[which][d];
-      at /= sizes[which][d];
-    }
-    return sum;
-  }
-};
-
-Reduction reduction_of(const OpView& view) {
-  Reduction r;
-  const Shape shape = view.read(0).shape;
-  const std::span<const int64_t> dims = view.integers("dims");
-  view.expect(shape.rank() <= 8, "reduce_dims: more than 8 dims");
-  int64_t stride = shape.count();
-  for (size_t d = 0; d < shape.rank(); ++d) {
-    stride = shape[d] == 0 ? 0 : stride / shape[d];
-    const int which = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end() ? 1 : 0;
-    r.sizes[which][r.dims[which]] = shape[d];
-    r.strides[which][r.dims[which]++] = stride;
-    r.count[which] *= shape[d];
-  }
-  const std::string op = view.text("op");
-  r.largest = op == "max";
-  if (op == "mean") r.factor = 1.0 / static_cast<double>(r.count[1]);
-  view.expect_count(view.write(0), r.count[0]);
-  return r;
-}
-
-// A block computes a result if the last dim is reduced; otherwise a thread does, so that neighbours load neighbours.
-template <class T, class Y>
-__global__ void reduce_rows(const T* x, Y* y, Reduction r) {
-  for (int64_t i = blockIdx.x; i < r.count[0]; i += gridDim.x) {
-    const T* from = x + r.offset(0, i);
-    double result = r.largest ? -std::numeric_limits<double>::infinity() : 0.0;
-    for (int64_t j = threadIdx.x; j < r.count[1]; j += blockDim.x) {
-      const auto value = static_cast<double>(widen(from[r.offset(1, j)]));
-      result = r.largest ? (value > result || value != value ? value : result) : result + value;
-    }
-    result = r.largest ? block_max(result) : block_sum(result);
-    if (threadIdx.x == 0) y[i] = narrow<Y>(static_cast<Wide<Y>>(result * r.factor));
-    __syncthreads();
-  }
-}
-template <class T, class Y>
-__global__ void reduce_columns(const T* x, Y* y, Reduction r) {
-  for (int64_t i = first_item(); i < r.count[0]; i += item_stride()) {
-    const T* from = x + r.offset(0, i);
-    double result = r.largest ? -std::numeric_limits<double>::infinity() : 0.0;
-    for (int64_t j = 0; j < r.count[1]; ++j) {
-      const auto value = static_cast<double>(widen(from[r.offset(1, j)]));
-      result = r.largest ? (value > result || value != value ? value : result) : result + value;
-    }
-    y[i] = narrow<Y>(static_cast<Wide<Y>>(result * r.factor));
-  }
-}
-
-template <class T, class Y>
-std::unique_ptr<Kernel> reduction_kernel(const OpView& view) {
-  const Reduction r = reduction_of(view);
-  const std::span<const int64_t> dims = view.integers("dims");
-  const bool rows = !dims.empty() && dims.back() + 1 == static_cast<int64_t>(view.read(0).shape.rank());
-  return kernel_of([r, rows, x = view.in<T>(0), y = view.out<Y>(0)](cudaStream_t stream) {
-    const unsigned blocks = rows ? blocks_for(r.count[0], 1) : blocks_for(r.count[0], kThreads);
-    launch(rows ? reduce_rows<T, Y> : reduce_columns<T, Y>, blocks, kThreads, 0, stream, x, y, r);
-  });
-}
-
-std::unique_ptr<Kernel> make_reduction(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() {
-    return view.write(0).dtype == PRUN_F32 ? reduction_kernel<T, float>(view) : reduction_kernel<T, T>(view);
-  });
-}
-
 template <class T>
 __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t queries, sdk::KeyRules rules, bool log) {
   const int64_t n = rules.keys;
@@ -274,7 +192,6 @@ std::unique_ptr<Kernel> make_cumsum(const OpView& view) {
 }
 
 const KernelFamily kFamily = {{"pointwise", make_pointwise},
-                              {"reduce_dims", make_reduction},
                               {"softmax", make_softmax},
                               {"softmax_grad", make_softmax_grad},
                               {"cumsum", make_cumsum}};

@@ -1,5 +1,4 @@
-// Views that the compiler could not make an alias: copies between strided layouts, and the two sums of their
-// derivatives. One thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
+// Views that the compiler could not make an alias: copies between strided layouts, and the gradient of gather_rows. One thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
 #include <cstring>
 
 #include "block.cuh"
@@ -196,43 +195,6 @@ std::unique_ptr<Kernel> make_concat(const OpView& view) {
   });
 }
 
-// dx[Σ i·to over kept] = Σ over summed of dy[Σ i·from over kept + Σ j·from over summed].
-template <class T>
-__global__ void sum_expanded(const T* dy, T* dx, Walk kept, Walk summed, int64_t count, int64_t terms) {
-  for (int64_t i = first_item(); i < count; i += item_stride()) {
-    int64_t from, to, ignored, offset;
-    offsets_of(kept, i, from, to);
-    Wide<T> sum = 0;
-    for (int64_t j = 0; j < terms; j++) {
-      offsets_of(summed, j, offset, ignored);
-      sum += widen(dy[from + offset]);
-    }
-    dx[to] = narrow<T>(sum);
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> expand_grad(const OpView& view) {
-  const Tensor dy = view.read(0), dx = view.write(0);
-  view.expect(dy.shape.rank() == dx.shape.rank(), shape_text(dx.shape));
-  const Strides from(view, dy.shape), to(view, dx.shape);
-  Walk kept, summed;
-  for (size_t i = 0; i < dy.shape.rank(); i++) {
-    if (dx.shape[i] == dy.shape[i])
-      kept.add(dy.shape[i], from.of[i], to.of[i]);
-    else
-      summed.add(dy.shape[i], from.of[i], 0);
-  }
-  return kernel_of([=, x = view.in<T>(0), y = view.out<T>(0), count = kept.count(), terms = summed.count(),
-                    blocks = blocks_for(kept.count(), kThreads)](cudaStream_t stream) {
-    launch(sum_expanded<T>, blocks, kThreads, 0, stream, x, y, kept, summed, count, terms);
-  });
-}
-
-std::unique_ptr<Kernel> make_expand_grad(const OpView& view) {
-  return with_float(view.write(0).dtype, [&]<class T>() { return expand_grad<T>(view); });
-}
-
 // Rows by ids: x [outer, rows, inner], ids [outer, n], y [outer, n, inner].
 struct Rows {
   int64_t outer = 1, n, rows, inner = 1;
@@ -302,7 +264,6 @@ const KernelFamily kFamily = {
     {"pad", make_pad, nullptr, takes_any},
     {"concat", make_concat, nullptr, takes_any},
     {"expand", make_expand, nullptr, takes_any},
-    {"expand_grad", make_expand_grad},
     {"gather_rows", make_gather, nullptr, takes_any},
     {"gather_rows_grad", make_scatter},
 };
