@@ -1,4 +1,5 @@
-// Views that the compiler could not make an alias: copies between strided layouts, and the gradient of gather_rows. One thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
+// Views that the compiler could not make an alias: copies between strided layouts, and the gradient of gather_rows. One
+// thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
 #include <cstring>
 
 #include "block.cuh"
@@ -258,14 +259,10 @@ std::unique_ptr<Kernel> make_scatter(const OpView& view) {
 }
 
 const KernelFamily kFamily = {
-    {"reshape", make_reshape, nullptr, takes_any},
-    {"permute", make_permute, nullptr, takes_any},
-    {"slice", make_slice, nullptr, takes_any},
-    {"pad", make_pad, nullptr, takes_any},
-    {"concat", make_concat, nullptr, takes_any},
-    {"expand", make_expand, nullptr, takes_any},
-    {"gather_rows", make_gather, nullptr, takes_any},
-    {"gather_rows_grad", make_scatter},
+    {"reshape", make_reshape, nullptr, takes_any},    {"permute", make_permute, nullptr, takes_any},
+    {"slice", make_slice, nullptr, takes_any},        {"pad", make_pad, nullptr, takes_any},
+    {"concat", make_concat, nullptr, takes_any},      {"expand", make_expand, nullptr, takes_any},
+    {"gather_rows", make_gather, nullptr, takes_any}, {"gather_rows_grad", make_scatter},
 };
 
 }  // namespace
