@@ -55,6 +55,8 @@ LIMITS = [
     ("reduce_rows<bf16, *, 8, *>", 40, 64, 1, 16),
     ("reduce_columns<bf16, *, 8, *>", 48, 80, 1, 16),
     ("interpret<bf16, 8, *>", 33, 64, 1, 16),
+    ("add_runs<bf16, 8>", 33, 64, 4, 16),
+    ("gather_words<uint4>", 16, 64, 1, 16),
     ("fill_columns<bf16, 8>", 33, 64, 0, 2),
     ("gather_chunk<bf16, 8>", 16, 64, 1, 16),
     ("scatter_chunk<bf16, 8>", 16, 64, 2, 16),

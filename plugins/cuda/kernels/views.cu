@@ -1,7 +1,5 @@
-// Views that the compiler could not make an alias: copies between strided layouts, and the gradient of gather_rows. One
-// thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
-#include <cstring>
-
+// Views that the compiler could not make an alias: copies between strided layouts. One thread copies one element, or
+// one 16-byte word if the last dims allow it.
 #include "block.cuh"
 #include "launch.h"
 
@@ -196,74 +194,10 @@ std::unique_ptr<Kernel> make_concat(const OpView& view) {
   });
 }
 
-// Rows by ids: x [outer, rows, inner], ids [outer, n], y [outer, n, inner].
-struct Rows {
-  int64_t outer = 1, n, rows, inner = 1;
-  Rows(const OpView& view, const Tensor& ids, const Tensor& x, const Tensor& y) {
-    view.expect(ids.shape.rank() > 0 && x.shape.rank() >= ids.shape.rank(), shape_text(x.shape));
-    const size_t shared = ids.shape.rank() - 1;
-    for (size_t i = 0; i < shared; i++) outer *= ids.shape[i];
-    n = ids.shape.last();
-    rows = x.shape[shared];
-    for (size_t i = shared + 1; i < x.shape.rank(); i++) inner *= x.shape[i];
-    view.expect_count(x, outer * rows * inner);
-    view.expect_count(y, outer * n * inner);
-  }
-};
-
-// An id outside the tensor yields zeros: data are checked before a run.
-template <class T>
-__global__ void gather_elements(const T* x, const int32_t* ids, T* y, Rows at) {
-  for (int64_t i = first_item(); i < at.outer * at.n * at.inner; i += item_stride()) {
-    const int64_t row = i / at.inner, id = ids[row];
-    y[i] = id >= 0 && id < at.rows ? x[(row / at.n * at.rows + id) * at.inner + i - row * at.inner] : T{};
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> gathered(const OpView& view) {
-  const Rows at(view, view.read(1), view.read(0), view.write(0));
-  return kernel_of([=, x = view.in<T>(0), ids = view.in<int32_t>(1), y = view.out<T>(0),
-                    blocks = blocks_for(at.outer * at.n * at.inner, kThreads)](cudaStream_t stream) {
-    launch(gather_elements<T>, blocks, kThreads, 0, stream, x, ids, y, at);
-  });
-}
-
-std::unique_ptr<Kernel> make_gather(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() { return gathered<T>(view); });
-}
-
-template <class T>
-__global__ void scatter_elements(const int32_t* ids, const T* dy, T* dx, Rows at) {
-  for (int64_t i = first_item(); i < at.outer * at.rows * at.inner; i += item_stride()) {
-    const int64_t place = i / at.inner, column = i - place * at.inner, outer = place / at.rows,
-                  row = place - outer * at.rows;
-    Wide<T> sum = 0;
-    for (int64_t j = outer * at.n; j < (outer + 1) * at.n; j++)
-      if (ids[j] == row) sum += widen(dy[j * at.inner + column]);
-    dx[i] = narrow<T>(sum);
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> scattered(const OpView& view) {
-  const Rows at(view, view.read(0), view.write(0), view.read(1));
-  return kernel_of([=, ids = view.in<int32_t>(0), dy = view.in<T>(1), dx = view.out<T>(0),
-                    blocks = blocks_for(at.outer * at.rows * at.inner, kThreads)](cudaStream_t stream) {
-    launch(scatter_elements<T>, blocks, kThreads, 0, stream, ids, dy, dx, at);
-  });
-}
-
-std::unique_ptr<Kernel> make_scatter(const OpView& view) {
-  return with_float(view.write(0).dtype, [&]<class T>() { return scattered<T>(view); });
-}
-
 const KernelFamily kFamily = {
-    {"reshape", make_reshape, nullptr, takes_any},    {"permute", make_permute, nullptr, takes_any},
-    {"slice", make_slice, nullptr, takes_any},        {"pad", make_pad, nullptr, takes_any},
-    {"concat", make_concat, nullptr, takes_any},      {"expand", make_expand, nullptr, takes_any},
-    {"gather_rows", make_gather, nullptr, takes_any}, {"gather_rows_grad", make_scatter},
-};
+    {"reshape", make_reshape, nullptr, takes_any}, {"permute", make_permute, nullptr, takes_any},
+    {"slice", make_slice, nullptr, takes_any},     {"pad", make_pad, nullptr, takes_any},
+    {"concat", make_concat, nullptr, takes_any},   {"expand", make_expand, nullptr, takes_any}};
 
 }  // namespace
 }  // namespace prun::cuda
