@@ -119,8 +119,12 @@ void add_views(std::vector<Case>& out) {
 }
 
 void add_reductions(std::vector<Case>& out) {
-  for (auto [a, b, c] :
-       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}, {3, 170, 48}}) {
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                         {3, 5, 7},
+                         {2, 3, 600},
+                         {40, 33, 17},
+                         {3, 170, 48},
+                         {290, 2, 150}}) {
     Family f(out, {{"x y dy dx", {T, {a, b, c}, -4, 4}},
                    {"first", {T, {b, c}}},
                    {"middle", {T, {a, c}}},

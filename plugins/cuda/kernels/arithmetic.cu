@@ -267,6 +267,43 @@ __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t queries, sd
     __syncthreads();
   }
 }
+constexpr int kShortRowBlocks = 2;  // 128 registers for the elements that a lane holds
+
+// The same for short rows: a warp holds a row in registers, kHeld elements in each lane.
+template <class T, int kHeld>
+__global__ void __launch_bounds__(kThreads, kShortRowBlocks)
+    softmax_short_rows(const T* x, T* y, int64_t rows, int64_t queries, sdk::KeyRules rules, bool log) {
+  const int n = static_cast<int>(rules.keys);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t r = first_item() / kWarp; r < rows; r += item_stride() / kWarp) {
+    const sdk::KeyRange seen = rules.of(r % queries, nullptr);
+    const int first = static_cast<int>(seen.first), end = static_cast<int>(seen.end);
+    const auto is_seen = [&](int i) { return i >= first && i < end; };
+    const T* from = x + r * n;
+    T* to = y + r * n;
+    float held[kHeld], most = -std::numeric_limits<float>::infinity(), sum = 0;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = lane + h * kWarp;
+      held[h] = i < n ? widen(from[i]) : 0.0f;
+    }
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+      if (is_seen(lane + h * kWarp)) most = fmaxf(most, held[h]);
+    most = warp_reduce(most, Larger{});
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      held[h] -= most;
+      if (is_seen(lane + h * kWarp)) sum += expf(held[h]);
+    }
+    sum = warp_sum(sum);
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = lane + h * kWarp;
+      if (i < n) to[i] = narrow<T>(!is_seen(i) ? 0.0f : log ? held[h] - logf(sum) : expf(held[h]) / sum);
+    }
+  }
+}
 template <class T>
 __global__ void softmax_rows_grad(const T* y, const T* dy, T* dx, int64_t rows, int64_t n, bool log) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
@@ -282,6 +319,33 @@ __global__ void softmax_rows_grad(const T* y, const T* dy, T* dx, int64_t rows, 
   }
 }
 
+template <class T, int kHeld>
+__global__ void __launch_bounds__(kThreads, kShortRowBlocks)
+    softmax_short_rows_grad(const T* y, const T* dy, T* dx, int64_t rows, int64_t width, bool log) {
+  const int n = static_cast<int>(width);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t r = first_item() / kWarp; r < rows; r += item_stride() / kWarp) {
+    const T *of_y = y + r * n, *of_dy = dy + r * n;
+    T* to = dx + r * n;
+    float value[kHeld], g[kHeld], sum = 0;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = lane + h * kWarp;
+      value[h] = i < n ? widen(of_y[i]) : 0.0f, g[h] = i < n ? widen(of_dy[i]) : 0.0f;
+    }
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) sum += log ? g[h] : g[h] * value[h];
+    sum = warp_sum(sum);
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+      if (const int i = lane + h * kWarp; i < n)
+        to[i] = narrow<T>(log ? g[h] - expf(value[h]) * sum : value[h] * (g[h] - sum));
+  }
+}
+
+// Longest rows of the kernels that hold 4 and 16 elements in a lane.
+constexpr int64_t kShort = 4 * kWarp, kMedium = 16 * kWarp;
+
 std::unique_ptr<Kernel> make_softmax(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     const Shape shape = view.read(0).shape;
@@ -290,7 +354,11 @@ std::unique_ptr<Kernel> make_softmax(const OpView& view) {
     const int64_t queries = shape.rank() > 1 ? shape[shape.rank() - 2] : 1;
     return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = shape.rows(), queries, rules,
                       log = view.integer("log") != 0](cudaStream_t stream) {
-      launch(softmax_rows<T>, blocks_for(rows, 1), kThreads, 0, stream, x, y, rows, queries, rules, log);
+      const auto kernel = rules.keys <= kShort    ? softmax_short_rows<T, 4>
+                          : rules.keys <= kMedium ? softmax_short_rows<T, 16>
+                                                  : softmax_rows<T>;
+      const unsigned blocks = blocks_for(rows, rules.keys <= kMedium ? kThreads / kWarp : 1);
+      launch(kernel, blocks, kThreads, 0, stream, x, y, rows, queries, rules, log);
     });
   });
 }
@@ -301,23 +369,70 @@ std::unique_ptr<Kernel> make_softmax_grad(const OpView& view) {
     view.expect_count(view.write(0), shape.count());
     return kernel_of([y = view.in<T>(0), dy = view.in<T>(1), dx = view.out<T>(0), rows = shape.rows(), n = shape.last(),
                       log = view.integer("log") != 0](cudaStream_t stream) {
-      launch(softmax_rows_grad<T>, blocks_for(rows, 1), kThreads, 0, stream, y, dy, dx, rows, n, log);
+      const auto kernel = n <= kShort    ? softmax_short_rows_grad<T, 4>
+                          : n <= kMedium ? softmax_short_rows_grad<T, 16>
+                                         : softmax_rows_grad<T>;
+      launch(kernel, blocks_for(rows, n <= kMedium ? kThreads / kWarp : 1), kThreads, 0, stream, y, dy, dx, rows, n,
+             log);
     });
   });
 }
 
 // Adds up along the middle of [outer, n, inner], a thread for each of the others.
+struct Column {
+  int64_t begin, step;
+  __device__ Column(int64_t column, int64_t n, int64_t inner, bool reverse) {
+    const int64_t outer = column / inner;
+    begin = outer * n * inner + column - outer * inner + (reverse ? (n - 1) * inner : 0);
+    step = reverse ? -inner : inner;
+  }
+};
 template <class T>
 __global__ void cumulate(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool reverse) {
   for (int64_t i = first_item(); i < columns; i += item_stride()) {
+    const Column column(i, n, inner, reverse);
     double sum = 0;
+#pragma unroll 4
     for (int64_t step = 0; step < n; ++step) {
-      const int64_t at = (i / inner * n + (reverse ? n - 1 - step : step)) * inner + i % inner;
+      const int64_t at = column.begin + step * column.step;
       sum += static_cast<double>(widen(x[at]));
       y[at] = narrow<T>(static_cast<Wide<T>>(sum));
     }
   }
 }
+// The same for few long columns: a block has a column, of which it adds kThreads elements at a time.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    cumulate_long(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool reverse) {
+  __shared__ double sums[kThreads / kWarp];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  for (int64_t i = blockIdx.x; i < columns; i += gridDim.x) {
+    const Column column(i, n, inner, reverse);
+    double before = 0;
+    for (int64_t first = 0; first < n; first += kThreads) {
+      const int64_t at = column.begin + (first + thread) * column.step;
+      double sum = first + thread < n ? static_cast<double>(widen(x[at])) : 0.0;
+#pragma unroll
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        const double other = __shfl_up_sync(kAllLanes, sum, distance);
+        if (lane >= distance) sum += other;
+      }
+      if (lane == kWarp - 1) sums[warp] = sum;
+      __syncthreads();
+      double all = 0, earlier = 0;
+#pragma unroll
+      for (int w = 0; w < kThreads / kWarp; ++w) {
+        earlier += w < warp ? sums[w] : 0.0;
+        all += sums[w];
+      }
+      if (first + thread < n) y[at] = narrow<T>(static_cast<Wide<T>>(before + earlier + sum));
+      before += all;
+      __syncthreads();
+    }
+  }
+}
+constexpr int64_t kManyColumns = 1 << 15;  // as many threads fill a large GPU
+
 std::unique_ptr<Kernel> make_cumsum(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     const Shape shape = view.read(0).shape;
@@ -328,7 +443,9 @@ std::unique_ptr<Kernel> make_cumsum(const OpView& view) {
     view.expect_count(view.write(0), shape.count());
     return kernel_of([x = view.in<T>(0), y = view.out<T>(0), columns = n == 0 ? 0 : shape.count() / n, n, inner,
                       reverse = view.integer("reverse") != 0](cudaStream_t stream) {
-      launch(cumulate<T>, blocks_for(columns, kThreads), kThreads, 0, stream, x, y, columns, n, inner, reverse);
+      const bool is_long = n >= kThreads && columns < kManyColumns;
+      launch(is_long ? cumulate_long<T> : cumulate<T>, blocks_for(columns, is_long ? 1 : kThreads), kThreads, 0, stream,
+             x, y, columns, n, inner, reverse);
     });
   });
 }

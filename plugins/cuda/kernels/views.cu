@@ -65,6 +65,67 @@ std::unique_ptr<Kernel> copy_by(const void* from, void* to, const Walk& walk) {
   });
 }
 
+// A tile of a transposition, [kTile][kTile] words; its rows are padded so that the words of a column are in different
+// banks of shared memory.
+constexpr int kTile = 64, kTileRows = kThreads / kTile;
+constexpr int64_t kLeastTransposed = 16;  // of both dims
+
+// Transposes the last dim with the dim whose elements are neighbours in `from`; `rest` has the others.
+struct Transposition {
+  Walk rest;
+  int64_t rows = 0, columns = 0;       // sizes of the dims that are neighbours in `to`, in `from`
+  int64_t from_step = 0, to_step = 0;  // strides in `from` along rows, in `to` along columns
+  int64_t row_tiles = 0, column_tiles = 0, batch = 1;
+
+  explicit Transposition(const Walk& walk) {
+    const int last = walk.dims - 1;
+    int turned = -1;
+    for (int d = 0; d < last; d++)
+      if (walk.from[d] == 1) turned = d;
+    if (turned < 0 || walk.to[last] != 1 || walk.from[last] == 0) return;
+    rows = walk.size[last], columns = walk.size[turned];
+    from_step = walk.from[last], to_step = walk.to[turned];
+    for (int d = 0; d < last; d++)
+      if (d != turned) rest.add(walk.size[d], walk.from[d], walk.to[d]);
+    row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile, batch = rest.count();
+  }
+  bool worthwhile() const { return rows >= kLeastTransposed && columns >= kLeastTransposed; }
+};
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    transpose_tiles(const Word* from, Word* to, Transposition t) {
+  constexpr int kPadding = sizeof(Word) < 4 ? static_cast<int>(4 / sizeof(Word)) : 1;
+  __shared__ Word tile[kTile][kTile + kPadding];
+  const int across = static_cast<int>(threadIdx.x) % kTile, down = static_cast<int>(threadIdx.x) / kTile;
+  const int64_t tiles = t.row_tiles * t.column_tiles;
+  for (int64_t i = blockIdx.x; i < tiles * t.batch; i += gridDim.x) {
+    const int64_t entry = i / tiles, rest = i - entry * tiles, row_tile = rest / t.column_tiles;
+    const int64_t row = row_tile * kTile, column = (rest - row_tile * t.column_tiles) * kTile;
+    int64_t x, y;
+    offsets_of(t.rest, entry, x, y);
+#pragma unroll
+    for (int r = 0; r < kTile; r += kTileRows)
+      if (row + r + down < t.rows && column + across < t.columns)
+        tile[r + down][across] = from[x + (row + r + down) * t.from_step + column + across];
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < kTile; c += kTileRows)
+      if (column + c + down < t.columns && row + across < t.rows)
+        to[y + (column + c + down) * t.to_step + row + across] = tile[across][c + down];
+    __syncthreads();
+  }
+}
+
+template <class Word>
+std::unique_ptr<Kernel> transpose_by(const void* from, void* to, const Transposition& t) {
+  const int64_t tiles = t.row_tiles * t.column_tiles * t.batch;
+  return kernel_of([t, from = static_cast<const Word*>(from), to = static_cast<Word*>(to),
+                    blocks = blocks_for(tiles, 1, INT32_MAX)](cudaStream_t stream) {
+    launch(transpose_tiles<Word>, blocks, kThreads, 0, stream, from, to, t);
+  });
+}
+
 void expect_same_dtype(const OpView& view, size_t read) {
   view.expect(view.write(0).dtype == view.read(read).dtype, "what it writes has another type");
 }
@@ -77,9 +138,13 @@ std::unique_ptr<Kernel> copies(const OpView& view, size_t read, Walk walk, int64
   char* y = static_cast<char*>(view.write(0).ptr) + to * bytes;
   const uint64_t both = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
   if (both % 16 == 0 && walk.widen(16 / bytes)) return copy_by<uint4>(x, y, walk);
-  if (bytes == 8) return copy_by<uint64_t>(x, y, walk);
-  if (bytes == 4) return copy_by<uint32_t>(x, y, walk);
-  return copy_by<uint16_t>(x, y, walk);
+  const auto by = [&]<class Word>() {
+    const Transposition t(walk);
+    return t.worthwhile() ? transpose_by<Word>(x, y, t) : copy_by<Word>(x, y, walk);
+  };
+  if (bytes == 8) return by.template operator()<uint64_t>();
+  if (bytes == 4) return by.template operator()<uint32_t>();
+  return by.template operator()<uint16_t>();
 }
 
 struct Strides {
