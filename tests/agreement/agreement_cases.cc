@@ -59,8 +59,17 @@ using Sizes = std::vector<std::pair<int64_t, int64_t>>;
 
 // A norm, a bias and a loss over rows.
 void add_rows(std::vector<Case>& out) {
-  for (auto [rows, n] :
-       Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}}) {
+  for (auto [rows, n] : Sizes{{1, 1},
+                              {3, 5},
+                              {7, 33},
+                              {17, 257},
+                              {130, 24},
+                              {67, 136},
+                              {37, 1024},
+                              {2, 2056},
+                              {3, 8008},
+                              {2, 12000},
+                              {1, 12296}}) {
     const Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
     const Line rms{"rmsnorm x gamma > y rstd"}, layer{"layernorm x gamma beta > y mean rstd"};
     Family norms(out, {{"x y dy dx far", x}, {"gamma beta", vector}, {"mean rstd", statistic}, {"dgamma dbeta", grad}});
@@ -174,7 +183,7 @@ void add_rows(std::vector<Case>& out) {
 
 // A fused residual and norm, for each way in which a kernel holds a row.
 void add_residual_norms(std::vector<Case>& out) {
-  for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {1, 12296}}) {
+  for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {3, 8008}, {2, 12000}, {1, 12296}}) {
     Family f(out, {{"x residual y sum dy dsum dx dx_alone", {T, {rows, n}}},
                    {"gamma beta", {T, {n}}},
                    {"mean rstd", {F32, {rows}}},
