@@ -17,7 +17,9 @@ constexpr int64_t kMostColumns = int64_t{64} << 20;  // bytes of a chunk with se
 // The parts of an op: the GEMM's scratch comes first, because make_gemm takes the start of the workspace.
 struct Plan {
   Convolution at;
-  bool direct = false;
+  bool direct = false;  // by one kernel
+  // 1 x 1, and rows of a GEMM that tensor cores load as they are: a GEMM for each sample is the whole op.
+  bool plain = false;
   int dtype = PRUN_F32;
   size_t bytes = 0;
 
@@ -32,6 +34,8 @@ struct Plan {
     at.frame = frame_of(at.s);
     dtype = x.dtype;
     direct = at.s.groups > 1 && at.s.in * at.s.out < 64;
+    plain = at.s.groups == 1 && at.s.taps() == 1 && at.s.results() * dtype_bytes(dtype) % 16 == 0;
+    for (const sdk::WindowDim& dim : at.s.dims) plain = plain && dim.stride == 1 && dim.padding == 0;
     for (int64_t n = 2; n <= at.s.samples; ++n)
       if (at.s.samples % n == 0 && n * at.s.groups * at.depth() * at.s.results() * 4 <= kMostColumns) at.chunk = n;
   }
@@ -53,15 +57,24 @@ struct Plan {
     g.shape.input = dtype;
     return g;
   }
+  Gemm gemm_of_samples(int64_t m, int64_t k) const {
+    Gemm g;
+    g.shape.m = m, g.shape.n = at.s.results(), g.shape.k = k, g.shape.batch = at.s.samples;
+    g.shape.in_a.entry = 0;  // all samples have the same weights
+    g.shape.input = g.shape.output = dtype;
+    return g;
+  }
 };
 
 struct ConvPlan : Plan {
   Gemm product;
   size_t column_part = 0, result_part = 0;
   explicit ConvPlan(const OpView& view) : Plan(view, view.read(0), view.write(0), view.read(1)) {
-    product = gemm(at.s.out, at.width(), at.depth());
+    product = plain ? gemm_of_samples(at.s.out, at.s.in) : gemm(at.s.out, at.width(), at.depth());
+    if (plain && view.reads() > 2) product.added = view.write(0).ptr;
     if (direct) return;
     take(gemm_workspace(product));
+    if (plain) return;
     column_part = take(columns() * dtype_bytes(dtype));
     result_part = take(image() * sizeof(float));
   }
@@ -71,10 +84,11 @@ struct TransposePlan : Plan {
   Gemm product;
   size_t column_part = 0, image_part = 0;
   explicit TransposePlan(const OpView& view) : Plan(view, view.write(0), view.read(0), view.read(1)) {
-    product = gemm(at.depth(), at.width(), at.s.out);
+    product = plain ? gemm_of_samples(at.s.in, at.s.out) : gemm(at.depth(), at.width(), at.s.out);
     product.shape.transpose_a = true;
     if (direct) return;
     take(gemm_workspace(product));
+    if (plain) return;
     column_part = take(columns() * sizeof(float));
     image_part = take(image() * dtype_bytes(dtype));
   }
@@ -132,6 +146,15 @@ void launch_scatter(cudaStream_t stream, const float* from, const T* bias, T* y,
 }
 char* at_part(const Scratch& scratch, size_t part) { return static_cast<char*>(scratch.data) + part; }
 
+// Writes the bias to all results, to which a GEMM then adds.
+template <class T>
+void launch_bias(cudaStream_t stream, const T* bias, T* y, const Convolution& at) {
+  with_pack<T>(aligned(y) ? at.frame.results : 1, [&]<int N>() {
+    const int64_t packs = at.s.samples * at.s.out * at.frame.results / N;
+    launch(fill_bias<T, N>, blocks(packs), kThreads, 0, stream, bias, y, at.s.out, at.frame.results / N, packs);
+  });
+}
+
 template <class T>
 std::unique_ptr<Kernel> conv(const OpView& view) {
   ConvPlan plan(view);
@@ -144,6 +167,13 @@ std::unique_ptr<Kernel> conv(const OpView& view) {
       launch(conv_direct<T>, blocks(s.samples * s.groups * s.out * s.results()), kThreads, 0, stream, x, w, bias, y, s,
              at.frame);
     });
+  if (plan.plain) {
+    plan.product.a = w, plan.product.b = x, plan.product.c = y;
+    return kernel_of([=, gemm = std::shared_ptr<Kernel>(make_gemm(view, plan.product))](cudaStream_t stream) {
+      if (bias != nullptr) launch_bias(stream, bias, y, at);
+      gemm->run(stream);
+    });
+  }
   const Scratch memory = scratch(view, plan.bytes);
   T* columns = reinterpret_cast<T*>(at_part(memory, plan.column_part));
   float* result = reinterpret_cast<float*>(at_part(memory, plan.result_part));
@@ -171,6 +201,10 @@ std::unique_ptr<Kernel> conv_transpose(const OpView& view) {
       launch(transpose_direct<T>, blocks(s.samples * s.groups * s.in * s.inputs()), kThreads, 0, stream, y, w, x, s,
              at.frame);
     });
+  if (plan.plain) {
+    plan.product.a = w, plan.product.b = y, plan.product.c = x;
+    return make_gemm(view, plan.product);
+  }
   const Scratch memory = scratch(view, plan.bytes);
   float* columns = reinterpret_cast<float*>(at_part(memory, plan.column_part));
   T* image = reinterpret_cast<T*>(at_part(memory, plan.image_part));

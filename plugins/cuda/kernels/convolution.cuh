@@ -102,6 +102,17 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
   }
 }
 
+template <class T, int N>
+__global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
+    fill_bias(const T* bias, T* y, int64_t channels, int64_t row_packs, int64_t packs) {
+  for (int64_t i = first_item(); i < packs; i += item_stride()) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int n = 0; n < N; ++n) pack.v[n] = bias[i / row_packs % channels];
+    store_pack(y + i * N, pack);
+  }
+}
+
 template <class T>
 __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
     conv_direct(const T* x, const T* w, const T* bias, T* y, sdk::Windows s, Frame f) {

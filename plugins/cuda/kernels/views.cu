@@ -104,12 +104,12 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     const int64_t row = row_tile * kTile, column = (rest - row_tile * t.column_tiles) * kTile;
     int64_t x, y;
     offsets_of(t.rest, entry, x, y);
-#pragma unroll
+#pragma unroll 8
     for (int r = 0; r < kTile; r += kTileRows)
       if (row + r + down < t.rows && column + across < t.columns)
         tile[r + down][across] = from[x + (row + r + down) * t.from_step + column + across];
     __syncthreads();
-#pragma unroll
+#pragma unroll 8
     for (int c = 0; c < kTile; c += kTileRows)
       if (column + c + down < t.columns && row + across < t.rows)
         to[y + (column + c + down) * t.to_step + row + across] = tile[across][c + down];
