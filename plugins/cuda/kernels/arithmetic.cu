@@ -269,7 +269,7 @@ __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t queries, sd
 }
 constexpr int kShortRowBlocks = 2;  // 128 registers for the elements that a lane holds
 
-// The same for short rows: a warp holds a row in registers, kHeld elements in each lane.
+// Computes short rows: a warp holds a row in registers, kHeld elements in each lane.
 template <class T, int kHeld>
 __global__ void __launch_bounds__(kThreads, kShortRowBlocks)
     softmax_short_rows(const T* x, T* y, int64_t rows, int64_t queries, sdk::KeyRules rules, bool log) {
@@ -400,7 +400,7 @@ __global__ void cumulate(const T* x, T* y, int64_t columns, int64_t n, int64_t i
     }
   }
 }
-// The same for few long columns: a block has a column, of which it adds kThreads elements at a time.
+// Adds up few long columns: a block has a column, of which it adds kThreads elements at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     cumulate_long(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool reverse) {
