@@ -45,6 +45,16 @@ std::vector<Copy> joined(const std::vector<Copy>& copies) {
   return out;
 }
 
+// Returns whether the transport enqueues messages. A region's graph waits for whole other graphs. So it may wait for a
+// receive that none of its ops needs, while the peer's send is in a region that waits likewise: a deadlock. Ops that
+// are issued one by one wait for their sources only. A collective is in the same region of each member, so that this
+// does not happen.
+bool waits_for_peers(const Body& body, const Regions& regions) {
+  return std::any_of(regions.items.begin(), regions.items.end(), [&](const Item& item) {
+    return item.kind == Item::Kind::op && body.streams[item.op.stream].ops[item.op.index].point_to_point();
+  });
+}
+
 }  // namespace
 
 QueueBody::QueueBody(const QueueContext& context, BodyId id)
@@ -57,6 +67,7 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
       reached_(regions_.items.size()),
       states_(regions_.regions.size()),
       whole_(states_.size() == 1 && regions_.regions.front().origin == StreamId(0)),
+      captures_(states_.size() == 1 || !waits_for_peers(body_, regions_)),
       batch_uploaded_(context.memory.device()),
       step_start_(context.memory.device()),
       capture_fork_(context.memory.device()),
@@ -254,7 +265,7 @@ void QueueBody::end_step(int slot) {
 }
 
 bool QueueBody::replays() const {
-  return runs_ > 1 && !context_.timed && context_.graphs && context_.memory.device().captures();
+  return captures_ && runs_ > 1 && !context_.timed && context_.graphs && context_.memory.device().captures();
 }
 
 bool QueueBody::host_ended(int host) const {

@@ -134,6 +134,7 @@ class QueueBody {
   StepTable first_table_;
   std::vector<RegionState> states_;
   const bool whole_;                   // the body is a single region, which begins and ends a step
+  const bool captures_;                // its regions may be graphs; see waits_for_peers
   DeviceEvent batch_uploaded_;         // the first ops' outputs are on the device
   DeviceEvent step_start_;             // on stream 0; the other streams wait for it
   DeviceEvent capture_fork_;           // on the origin of a capture; the region's other streams wait for it

@@ -180,15 +180,24 @@ void add_split_losses(std::vector<Case>& out, int64_t rows, int64_t n) {
 }
 
 void add_rows(std::vector<Case>& out) {
-  for (auto [rows, n] :
-       Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}})
+  for (auto [rows, n] : Sizes{{1, 1},
+                              {3, 5},
+                              {7, 33},
+                              {17, 257},
+                              {130, 24},
+                              {67, 136},
+                              {37, 1024},
+                              {2, 2056},
+                              {3, 8008},
+                              {2, 12000},
+                              {1, 12296}})
     for (const auto add : {add_norms, add_other_losses, add_losses, add_padded_losses, add_split_losses})
       add(out, rows, n);
 }
 
 // A fused residual and norm, for each way in which a kernel holds a row.
 void add_residual_norms(std::vector<Case>& out) {
-  for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {1, 12296}}) {
+  for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {3, 8008}, {2, 12000}, {1, 12296}}) {
     Family f(out, {{"x residual y sum dy dsum dx dx_alone", {T, {rows, n}}},
                    {"gamma beta", {T, {n}}},
                    {"mean rstd", {F32, {rows}}},

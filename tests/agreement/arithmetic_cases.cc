@@ -25,6 +25,12 @@ void add_functions(std::vector<Case>& out) {
       if (!positive) f.add(one.name.data(), {signed_reads[one.operands - 1], program(text)}, 3e-6);
     }
     f.add("a program", {"pointwise a > y", program("mul x0 1.702; sigmoid r0; mul x0 r1")}, 3e-6);
+    std::string many = "mul x0 1";  // results that are all read late, so that each has a slot
+    for (int i = 2; i <= 24; ++i) many += "; mul x0 " + std::to_string(i);
+    for (int i = 0; i < 23; ++i)
+      many += "; " + std::string(i % 2 == 0 ? "sub" : "add") + " r" + std::to_string(i == 0 ? 23 : 23 + i) + " r" +
+              std::to_string(i);
+    f.add("a program with many results", {"pointwise a > y", program(many)}, 3e-5);
     f.add("numbers alone", {"pointwise a > y", program("add 1 2; mul x0 0; add r0 r1")}, 1e-6);
     f.add("equal elements", {"pointwise a > y", program("equal x0 x0; where r0 x0 7; less x0 x0; add r1 r2")}, 1e-6);
   }
@@ -113,7 +119,12 @@ void add_views(std::vector<Case>& out) {
 }
 
 void add_reductions(std::vector<Case>& out) {
-  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                         {3, 5, 7},
+                         {2, 3, 600},
+                         {40, 33, 17},
+                         {3, 170, 48},
+                         {290, 2, 150}}) {
     Family f(out, {{"x y dy dx", {T, {a, b, c}, -4, 4}},
                    {"first", {T, {b, c}}},
                    {"middle", {T, {a, c}}},

@@ -54,11 +54,14 @@ std::vector<Case> view_cases() {
                    {"all", {T, {1, 1, 1}}},
                    {"ids", {I32, {a, 7}, 0, static_cast<double>(b)}},
                    {"taken", {T, {a, 7, c}}},
+                   {"many_ids", {I32, {a, 300}, 0, static_cast<double>(b)}},
+                   {"many", {T, {a, 300, c}}},
                    {"last_ids", {I32, {a, b, 2}, 0, static_cast<double>(c)}},
                    {"picked", {T, {a, b, 2}}}});
     f.add("expand_grad", {"expand_grad dy > middle", dims("dims", {a, 1, c})}, 5e-6);
     f.add("expand_grad of outer dims", {"expand_grad dy > outer", dims("dims", {1, b, 1})}, 5e-6);
     f.add("expand_grad to one element", {"expand_grad dy > all", dims("dims", {1, 1, 1})}, 5e-6);
+    f.add("gather_rows_grad of many ids", {"gather_rows_grad many_ids many > dy", make_attrs({{"rows", b}})}, 5e-6);
     f.add("gather_rows_grad", {"gather_rows_grad ids taken > dy", make_attrs({{"rows", b}})}, 5e-6);
     f.add("gather_rows_grad of single elements", {"gather_rows_grad last_ids picked > dy", make_attrs({{"rows", c}})},
           5e-6);

@@ -265,6 +265,28 @@ TEST(CudaAgreement, SubnormalsAreWithinTheToleranceOfZeros) {
   expect_same(loss(cuda()), loss(*reference));
 }
 
+// A maximum is a NaN wherever an element is, whichever thread finds it, and few results are computed in parts.
+TEST(CudaAgreement, MaximaAreNaNsWhereAnElementIs) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (const int64_t dim : {0, 1}) {
+      constexpr int64_t kSize = 5003;
+      OpList list(cuda());
+      const int x = list.tensor({dtype, dim == 0 ? Shape{kSize, 3} : Shape{3, kSize}}), y = list.tensor({dtype, {3}});
+      list.op("reduce_dims", {x}, {y}, make_attrs({{"op", std::string("max")}, {"dims", std::vector<int64_t>{dim}}}));
+      list.make();
+      for (const int64_t at : {0, 33, 2500, 5002}) {
+        std::vector<double> values(3 * kSize);
+        for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i));
+        values[dim == 0 ? at * 3 + 1 : kSize + at] = std::nan("");
+        list.set(x, values);
+        list.run();
+        const std::vector<double> now = list.get(y);
+        EXPECT_TRUE(std::isnan(now[1])) << dtype_name(dtype) << ", dim " << dim << ", element " << at;
+        EXPECT_TRUE(now[0] > 0.9 && now[2] > 0.9) << dtype_name(dtype) << ", dim " << dim << ", element " << at;
+      }
+    }
+}
+
 TEST(CudaAgreement, EveryKindHasAKernel) {
   std::map<std::string_view, bool> kinds;
   for (const Case& c : all_cases())

@@ -62,10 +62,23 @@ LIMITS = [
     ("add_rows<bf16, 4>", 96, 128, 14, 8),
     ("add_rows<bf16, 4>", 96, 128, 47, 2),  # of long runs
     ("add_rows<float, 4>", 96, 128, 15, 16),
-    ("held_rows<bf16, true, false>", 64, 80, 6, 8),  # gradients of norms
-    ("held_rows<bf16, true, true>", 64, 80, 9, 8),
-    ("held_rows<bf16, false, false>", 48, 64, 6, 8),
-    ("held_rows<bf16, false, true>", 48, 64, 9, 8),
+    ("held_rows<bf16, true, false, 3>", 64, 80, 6, 8),  # gradients of norms
+    ("held_rows<bf16, true, true, 3>", 64, 80, 9, 8),
+    ("held_rows<bf16, false, false, 3>", 48, 64, 6, 8),
+    ("held_rows<bf16, false, true, 3>", 48, 64, 9, 8),
+    ("held_rows<bf16, true, true, 4>", 64, 80, 1, 8),  # of rows above 9,216
+    ("held_rows<bf16, false, true, 4>", 48, 64, 1, 8),
+    ("reduce_rows<bf16, *, 8, *>", 40, 64, 1, 16),
+    ("reduce_columns<bf16, *, 8, *>", 48, 80, 1, 16),
+    ("interpret<bf16, 8, *>", 33, 64, 1, 16),
+    ("add_runs<bf16, 8>", 33, 64, 4, 16),
+    ("gather_words<uint4>", 16, 64, 1, 16),
+    ("softmax_short_rows<float, 16>", 33, 128, 12, 4),
+    ("softmax_short_rows_grad<float, 16>", 33, 128, 21, 4),
+    ("transpose_tiles<unsigned int>", 33, 64, 6, 4),
+    ("fill_columns<bf16, 8>", 33, 64, 0, 2),
+    ("gather_chunk<bf16, 8>", 16, 64, 1, 16),
+    ("scatter_chunk<bf16, 8>", 16, 64, 2, 16),
 ]
 
 

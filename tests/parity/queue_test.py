@@ -230,6 +230,11 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Tool
         settings = {**SMALL, "reduce": "any"}
         self.close("plans/ring_attention.lua", 2, *nccl(), cpu=("--transport", "shm"), **settings)
 
+    def test_messages_of_a_step_that_host_ops_divide(self):
+        """A graph would wait for a receive whose send the peer's graph has behind the same wait."""
+        mesh = {"mesh": "cp=2", "list": "context_parallel cp"}
+        self.close("tests/parity/losses.lua", 2, *nccl(), "--timeout", "20", cpu=("--transport", "shm"), **mesh)
+
 
 del sys.argv[1:]
 if __name__ == "__main__":

@@ -11,13 +11,15 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kConvolutionThreads;
 constexpr int64_t kMostColumns = int64_t{64} << 20;  // bytes of a chunk with several samples
 
 // The parts of an op: the GEMM's scratch comes first, because make_gemm takes the start of the workspace.
 struct Plan {
   Convolution at;
-  bool direct = false;
+  bool direct = false;  // by one kernel
+  // 1 x 1, and rows of a GEMM that tensor cores load as they are: a GEMM for each sample is the whole op.
+  bool plain = false;
   int dtype = PRUN_F32;
   size_t bytes = 0;
 
@@ -29,11 +31,15 @@ struct Plan {
     at.s.in = x.shape[1] / at.s.groups;
     at.s.out = y.shape[1] / at.s.groups;
     view.expect(shape[0] == y.shape[1] && shape[1] == at.s.in, shape_text(shape));
+    at.frame = frame_of(at.s);
     dtype = x.dtype;
     direct = at.s.groups > 1 && at.s.in * at.s.out < 64;
+    plain = at.s.groups == 1 && at.s.taps() == 1 && at.s.results() * dtype_bytes(dtype) % 16 == 0;
+    for (const sdk::WindowDim& dim : at.s.dims) plain = plain && dim.stride == 1 && dim.padding == 0;
     for (int64_t n = 2; n <= at.s.samples; ++n)
       if (at.s.samples % n == 0 && n * at.s.groups * at.depth() * at.s.results() * 4 <= kMostColumns) at.chunk = n;
   }
+  // A chunk has one sample, or at most kMostColumns bytes.
   int64_t chunks() const { return at.s.samples / at.chunk; }
   int64_t columns() const { return at.s.groups * at.depth() * at.width(); }
   int64_t image() const { return at.s.groups * at.s.out * at.width(); }
@@ -51,15 +57,24 @@ struct Plan {
     g.shape.input = dtype;
     return g;
   }
+  Gemm gemm_of_samples(int64_t m, int64_t k) const {
+    Gemm g;
+    g.shape.m = m, g.shape.n = at.s.results(), g.shape.k = k, g.shape.batch = at.s.samples;
+    g.shape.in_a.entry = 0;  // all samples have the same weights
+    g.shape.input = g.shape.output = dtype;
+    return g;
+  }
 };
 
 struct ConvPlan : Plan {
   Gemm product;
   size_t column_part = 0, result_part = 0;
   explicit ConvPlan(const OpView& view) : Plan(view, view.read(0), view.write(0), view.read(1)) {
-    product = gemm(at.s.out, at.width(), at.depth());
+    product = plain ? gemm_of_samples(at.s.out, at.s.in) : gemm(at.s.out, at.width(), at.depth());
+    if (plain && view.reads() > 2) product.added = view.write(0).ptr;
     if (direct) return;
     take(gemm_workspace(product));
+    if (plain) return;
     column_part = take(columns() * dtype_bytes(dtype));
     result_part = take(image() * sizeof(float));
   }
@@ -69,10 +84,11 @@ struct TransposePlan : Plan {
   Gemm product;
   size_t column_part = 0, image_part = 0;
   explicit TransposePlan(const OpView& view) : Plan(view, view.write(0), view.read(0), view.read(1)) {
-    product = gemm(at.depth(), at.width(), at.s.out);
+    product = plain ? gemm_of_samples(at.s.in, at.s.out) : gemm(at.depth(), at.width(), at.s.out);
     product.shape.transpose_a = true;
     if (direct) return;
     take(gemm_workspace(product));
+    if (plain) return;
     column_part = take(columns() * sizeof(float));
     image_part = take(image() * dtype_bytes(dtype));
   }
@@ -97,7 +113,47 @@ size_t workspace(const OpView& view) {
 }
 
 unsigned blocks(int64_t count) { return blocks_for(count, kThreads); }
+
+// Calls f<N>() with the most elements of T, at most 16 bytes of them, that a run of `count` elements is a multiple of.
+template <class T, class F>
+auto with_pack(int64_t count, const F& f) {
+  if (count % kPack<T> == 0) return f.template operator()<kPack<T>>();
+  if (kPack < T >> 4 && count % 4 == 0) return f.template operator()<4>();
+  return f.template operator()<1>();
+}
+
+template <class T>
+void launch_fill(cudaStream_t stream, const T* x, T* columns, const Convolution& at) {
+  with_pack<T>(at.width(), [&]<int N>() {
+    const unsigned parts = blocks_for(at.width(), kThreads * N, INT32_MAX);
+    const dim3 grid(parts * static_cast<unsigned>(at.s.groups * at.s.in), static_cast<unsigned>(at.frame.rows.kernel));
+    launch(fill_columns<T, N>, grid, kThreads, 0, stream, x, columns, at, parts);
+  });
+}
+// `y` is a sample's start, and is aligned as a whole tensor is if the results of a channel are.
+template <class T>
+void launch_gather(cudaStream_t stream, const T* y, T* to, const Convolution& at) {
+  with_pack<T>(aligned(y) ? at.frame.results : 1, [&]<int N>() {
+    launch(gather_chunk<T, N>, blocks(at.s.groups * at.s.out * at.width() / N), kThreads, 0, stream, y, to, at);
+  });
+}
+template <class T>
+void launch_scatter(cudaStream_t stream, const float* from, const T* bias, T* y, const Convolution& at) {
+  with_pack<T>(aligned(y) ? at.frame.results : 1, [&]<int N>() {
+    launch(scatter_chunk<T, N>, blocks(at.s.groups * at.s.out * at.width() / N), kThreads, 0, stream, from, bias, y,
+           at);
+  });
+}
 char* at_part(const Scratch& scratch, size_t part) { return static_cast<char*>(scratch.data) + part; }
+
+// Writes the bias to all results, to which a GEMM then adds.
+template <class T>
+void launch_bias(cudaStream_t stream, const T* bias, T* y, const Convolution& at) {
+  with_pack<T>(aligned(y) ? at.frame.results : 1, [&]<int N>() {
+    const int64_t packs = at.s.samples * at.s.out * at.frame.results / N;
+    launch(fill_bias<T, N>, blocks(packs), kThreads, 0, stream, bias, y, at.s.out, at.frame.results / N, packs);
+  });
+}
 
 template <class T>
 std::unique_ptr<Kernel> conv(const OpView& view) {
@@ -108,19 +164,27 @@ std::unique_ptr<Kernel> conv(const OpView& view) {
   T* y = view.out<T>(0);
   if (plan.direct)
     return kernel_of([=](cudaStream_t stream) {
-      launch(conv_direct<T>, blocks(s.samples * s.groups * s.out * s.results()), kThreads, 0, stream, x, w, bias, y, s);
+      launch(conv_direct<T>, blocks(s.samples * s.groups * s.out * s.results()), kThreads, 0, stream, x, w, bias, y, s,
+             at.frame);
     });
+  if (plan.plain) {
+    plan.product.a = w, plan.product.b = x, plan.product.c = y;
+    return kernel_of([=, gemm = std::shared_ptr<Kernel>(make_gemm(view, plan.product))](cudaStream_t stream) {
+      if (bias != nullptr) launch_bias(stream, bias, y, at);
+      gemm->run(stream);
+    });
+  }
   const Scratch memory = scratch(view, plan.bytes);
   T* columns = reinterpret_cast<T*>(at_part(memory, plan.column_part));
   float* result = reinterpret_cast<float*>(at_part(memory, plan.result_part));
   plan.product.a = w, plan.product.b = columns, plan.product.c = result;
   std::shared_ptr<Kernel> gemm = make_gemm(view, plan.product);
-  return kernel_of([=, owned = memory.owned, chunks = plan.chunks(), column_count = plan.columns(),
-                    step = plan.inputs(), result_count = plan.image()](cudaStream_t stream) {
+  return kernel_of([=, owned = memory.owned, chunks = plan.chunks(), step = plan.inputs(),
+                    result_count = plan.image()](cudaStream_t stream) {
     for (int64_t i = 0; i < chunks; ++i) {
-      launch(fill_columns<T>, blocks(column_count), kThreads, 0, stream, x + i * step, columns, at);
+      launch_fill(stream, x + i * step, columns, at);
       gemm->run(stream);
-      launch(scatter_chunk<T>, blocks(result_count), kThreads, 0, stream, result, bias, y + i * result_count, at);
+      launch_scatter(stream, result, bias, y + i * result_count, at);
     }
   });
 }
@@ -134,8 +198,13 @@ std::unique_ptr<Kernel> conv_transpose(const OpView& view) {
   T* x = view.out<T>(0);
   if (plan.direct)
     return kernel_of([=](cudaStream_t stream) {
-      launch(transpose_direct<T>, blocks(s.samples * s.groups * s.in * s.inputs()), kThreads, 0, stream, y, w, x, s);
+      launch(transpose_direct<T>, blocks(s.samples * s.groups * s.in * s.inputs()), kThreads, 0, stream, y, w, x, s,
+             at.frame);
     });
+  if (plan.plain) {
+    plan.product.a = w, plan.product.b = y, plan.product.c = x;
+    return make_gemm(view, plan.product);
+  }
   const Scratch memory = scratch(view, plan.bytes);
   float* columns = reinterpret_cast<float*>(at_part(memory, plan.column_part));
   T* image = reinterpret_cast<T*>(at_part(memory, plan.image_part));
@@ -144,7 +213,7 @@ std::unique_ptr<Kernel> conv_transpose(const OpView& view) {
   return kernel_of([=, owned = memory.owned, chunks = plan.chunks(), step = plan.inputs(),
                     count = plan.image()](cudaStream_t stream) {
     for (int64_t i = 0; i < chunks; ++i) {
-      launch(gather_chunk<T>, blocks(count), kThreads, 0, stream, y + i * count, image, at);
+      launch_gather(stream, y + i * count, image, at);
       gemm->run(stream);
       launch(add_columns<T>, blocks(step), kThreads, 0, stream, columns, x + i * step, at);
     }
@@ -166,7 +235,7 @@ std::unique_ptr<Kernel> conv_dw(const OpView& view) {
   };
   if (plan.direct)
     return kernel_of([=](cudaStream_t stream) {
-      launch(dw_direct<T>, blocks_for(channels * at.depth(), 1), kThreads, 0, stream, x, dy, dw, s);
+      launch(dw_direct<T>, blocks_for(channels * at.depth(), 1), kThreads, 0, stream, x, dy, dw, s, at.frame);
       sums(stream);
     });
   const Scratch memory = scratch(view, plan.bytes);
@@ -176,11 +245,11 @@ std::unique_ptr<Kernel> conv_dw(const OpView& view) {
   std::shared_ptr<Kernel> first = make_gemm(view, plan.product);
   plan.product.added = dw;
   std::shared_ptr<Kernel> next = plan.chunks() > 1 ? make_gemm(view, plan.product) : nullptr;
-  return kernel_of([=, owned = memory.owned, chunks = plan.chunks(), column_count = plan.columns(),
-                    step = plan.inputs(), count = plan.image()](cudaStream_t stream) {
+  return kernel_of([=, owned = memory.owned, chunks = plan.chunks(), step = plan.inputs(),
+                    count = plan.image()](cudaStream_t stream) {
     for (int64_t i = 0; i < chunks; ++i) {
-      launch(fill_columns<T>, blocks(column_count), kThreads, 0, stream, x + i * step, columns, at);
-      launch(gather_chunk<T>, blocks(count), kThreads, 0, stream, dy + i * count, image, at);
+      launch_fill(stream, x + i * step, columns, at);
+      launch_gather(stream, dy + i * count, image, at);
       (i == 0 ? first : next)->run(stream);
     }
     sums(stream);

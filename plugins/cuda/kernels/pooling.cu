@@ -1,8 +1,8 @@
 // pooling and pooling_grad: a thread computes one element of its result. The gradient of a maximum goes to the first
 // largest element of the window, which each element of the window finds again.
 #include "block.cuh"
-#include "convolution.cuh"
 #include "launch.h"
+#include "window_frame.cuh"
 #include "windows.h"
 
 namespace prun::cuda {
@@ -11,64 +11,80 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Pool {
-  sdk::Windows s;
+  Frame frame;
   int64_t channels = 1;  // of all samples
   bool largest = false, counts_padding = true;
 
-  // Returns the elements that result `at` of a mean divides by.
-  __device__ float divisor(int64_t at) const {
-    if (counts_padding) return static_cast<float>(s.taps());
-    int64_t count = 0;
-    for (int64_t tap = 0; tap < s.taps(); ++tap) count += input_at(s, at, tap) >= 0 ? 1 : 0;
-    return static_cast<float>(count);
+  // Returns the elements that a mean divides by.
+  __device__ float divisor(int row, int column) const {
+    if (counts_padding) return static_cast<float>(frame.taps);
+    return static_cast<float>(frame.rows.inputs_of(row) * frame.columns.inputs_of(column));
   }
 };
 
-// Returns the first largest element of the window of result `at`; a NaN is larger than all numbers.
+// Returns the first largest element of a result's window; a NaN is larger than all numbers.
 template <class T>
-__device__ int64_t largest_of(const sdk::Windows& s, const T* image, int64_t at) {
-  int64_t found = -1;
+__device__ int largest_of(const Frame& f, const T* image, int row, int column) {
+  int found = -1;
   float most = 0;
-  for (int64_t tap = 0; tap < s.taps(); ++tap) {
-    const int64_t from = input_at(s, at, tap);
-    if (from < 0) continue;
-    const float value = widen(image[from]);
-    if (found >= 0 && !(value > most) && (value == value || most != most)) continue;
-    found = from, most = value;
+  for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
+    const int in_row = f.rows.at(row, tap_row);
+    if (!f.rows.inside(in_row)) continue;
+    for (int tap = 0; tap < f.columns.kernel; ++tap) {
+      const int in_column = f.columns.at(column, tap), from = in_row * f.columns.x + in_column;
+      if (!f.columns.inside(in_column)) continue;
+      const float value = widen(image[from]);
+      if (found >= 0 && !(value > most) && (value == value || most != most)) continue;
+      found = from, most = value;
+    }
   }
   return found;
 }
 
 template <class T>
-__global__ void pool_windows(const T* x, T* y, Pool pool) {
-  const int64_t results = pool.s.results();
-  for (int64_t i = first_item(); i < pool.channels * results; i += item_stride()) {
-    const T* image = x + i / results * pool.s.inputs();
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks) pool_windows(const T* x, T* y, Pool pool) {
+  const Frame& f = pool.frame;
+  for (int64_t i = first_item(); i < pool.channels * f.results; i += item_stride()) {
+    const int64_t channel = i / f.results;
+    const T* image = x + channel * f.inputs;
+    const int place = static_cast<int>(i - channel * f.results), row = place / f.columns.y,
+              column = place - row * f.columns.y;
     if (pool.largest) {
-      y[i] = image[largest_of(pool.s, image, i % results)];
+      y[i] = image[largest_of(f, image, row, column)];
       continue;
     }
     float sum = 0;
-    for (int64_t tap = 0; tap < pool.s.taps(); ++tap) {
-      const int64_t from = input_at(pool.s, i % results, tap);
-      if (from >= 0) sum += widen(image[from]);
+    for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
+      const int in_row = f.rows.at(row, tap_row);
+      if (!f.rows.inside(in_row)) continue;
+      for (int tap = 0; tap < f.columns.kernel; ++tap) {
+        const int in_column = f.columns.at(column, tap);
+        if (f.columns.inside(in_column)) sum += widen(image[in_row * f.columns.x + in_column]);
+      }
     }
-    y[i] = narrow<T>(sum / pool.divisor(i % results));
+    y[i] = narrow<T>(sum / pool.divisor(row, column));
   }
 }
 
 template <class T>
-__global__ void pool_windows_grad(const T* dy, const T* x, T* dx, Pool pool) {
-  const int64_t inputs = pool.s.inputs();
-  for (int64_t i = first_item(); i < pool.channels * inputs; i += item_stride()) {
-    const int64_t channel = i / inputs;
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    pool_windows_grad(const T* dy, const T* x, T* dx, Pool pool) {
+  const Frame& f = pool.frame;
+  for (int64_t i = first_item(); i < pool.channels * f.inputs; i += item_stride()) {
+    const int64_t channel = i / f.inputs;
+    const int place = static_cast<int>(i - channel * f.inputs), row = place / f.columns.x,
+              column = place - row * f.columns.x;
     float sum = 0;
-    for (int64_t tap = 0; tap < pool.s.taps(); ++tap) {
-      const int64_t result = result_at(pool.s, i % inputs, tap);
-      if (result < 0) continue;
-      if (pool.largest && largest_of(pool.s, x + channel * inputs, result) != i % inputs) continue;
-      const float gradient = widen(dy[channel * pool.s.results() + result]);
-      sum += pool.largest ? gradient : gradient / pool.divisor(result);
+    for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
+      const int result_row = f.rows.result(row, tap_row);
+      if (result_row < 0) continue;
+      for (int tap = 0; tap < f.columns.kernel; ++tap) {
+        const int result_column = f.columns.result(column, tap);
+        if (result_column < 0) continue;
+        if (pool.largest && largest_of(f, x + channel * f.inputs, result_row, result_column) != place) continue;
+        const float gradient = widen(dy[channel * f.results + result_row * f.columns.y + result_column]);
+        sum += pool.largest ? gradient : gradient / pool.divisor(result_row, result_column);
+      }
     }
     dx[i] = narrow<T>(sum);
   }
@@ -76,7 +92,7 @@ __global__ void pool_windows_grad(const T* dy, const T* x, T* dx, Pool pool) {
 
 Pool pool_of(const OpView& view, const Tensor& x, const Tensor& y) {
   Pool pool;
-  pool.s = windows_of(view, x.shape, y.shape, view.numbers("kernel"));
+  pool.frame = frame_of(windows_of(view, x.shape, y.shape, view.numbers("kernel")));
   pool.channels = x.shape[0] * x.shape[1];
   pool.largest = view.text("op") == "max";
   pool.counts_padding = view.integer("count_padding", 1) != 0;
@@ -87,7 +103,8 @@ std::unique_ptr<Kernel> make_pool(const OpView& view) {
   const Pool pool = pool_of(view, view.read(0), view.write(0));
   return with_float(view.read(0).dtype, [&]<class T>() {
     return kernel_of([pool, x = view.in<T>(0), y = view.out<T>(0)](cudaStream_t stream) {
-      launch(pool_windows<T>, blocks_for(pool.channels * pool.s.results(), kThreads), kThreads, 0, stream, x, y, pool);
+      launch(pool_windows<T>, blocks_for(pool.channels * pool.frame.results, kThreads), kThreads, 0, stream, x, y,
+             pool);
     });
   });
 }
@@ -97,7 +114,7 @@ std::unique_ptr<Kernel> make_pool_grad(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
     const T* x = pool.largest ? view.in<T>(1) : nullptr;
     return kernel_of([pool, dy = view.in<T>(0), x, dx = view.out<T>(0)](cudaStream_t stream) {
-      launch(pool_windows_grad<T>, blocks_for(pool.channels * pool.s.inputs(), kThreads), kThreads, 0, stream, dy, x,
+      launch(pool_windows_grad<T>, blocks_for(pool.channels * pool.frame.inputs, kThreads), kThreads, 0, stream, dy, x,
              dx, pool);
     });
   });

@@ -18,8 +18,10 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kGradPacks = 3, kElements = 4;  // packs per thread; elements per pack
-constexpr int kMultiprocessors = 132;         // an H200's, used on every GPU, because the order of sums depends on it
+constexpr int kElements = 4;  // elements per pack
+// Packs per thread: with 4, rows are wider, but fewer registers remain, so gamma is loaded for each row.
+constexpr int kGradPacks = 3, kWidePacks = 4;
+constexpr int kMultiprocessors = 132;  // an H200's, used on every GPU, because the order of sums depends on it
 constexpr int kLooseBlocks = 2 * kMultiprocessors;
 
 // Threads of a multiprocessor, which are also those of the largest block: 128 registers each in f32, 64 in bf16, 80 for
@@ -87,32 +89,39 @@ struct Row {
 };
 
 // Computes the gradients. Each warp of a team has a run of packs, so that a thread's packs are a constant apart.
-template <class T, bool centred, bool added>
+template <class T, bool centred, bool added, int kPacks>
 __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T> b, int team) {
   constexpr int N = kElements, kSums = centred ? 2 : 1, kStride = kWarp * N;
+  constexpr bool kHoldsGamma = kPacks == kGradPacks;
   __shared__ float2 warp_parts[2][kMostThreads<T, centred> / kWarp];
   const int mine = threadIdx.x / team, teams = blockDim.x / team, lane = threadIdx.x % kWarp;
-  const int column = (static_cast<int>(threadIdx.x) % team / kWarp * kWarp * kGradPacks + lane) * N;
+  const int column = (static_cast<int>(threadIdx.x) % team / kWarp * kWarp * kPacks + lane) * N;
   const int64_t first = b.rows * blockIdx.x / gridDim.x, last = b.rows * (blockIdx.x + 1) / gridDim.x;
   const float inverse_width = 1.0f / static_cast<float>(b.width);
-  bool inside[kGradPacks];
-  Pack<T, N> gamma[kGradPacks];
+  bool inside[kPacks];
+  Pack<T, N> held[kHoldsGamma ? kPacks : 1];
 #pragma unroll
-  for (int h = 0; h < kGradPacks; ++h) {
+  for (int h = 0; h < kPacks; ++h) {
     inside[h] = column + h * kStride < b.width;
-    gamma[h] = inside[h] ? load_pack<N>(b.gamma + column + h * kStride) : Pack<T, N>{};
+    if constexpr (kHoldsGamma) held[h] = inside[h] ? load_pack<N>(b.gamma + column + h * kStride) : Pack<T, N>{};
   }
-  float sums[kSums][kGradPacks][N] = {};
+  const auto gamma_of = [&](int h) {
+    if constexpr (kHoldsGamma)
+      return held[h];
+    else
+      return load_pack<N>(b.gamma + column + h * kStride);
+  };
+  float sums[kSums][kPacks][N] = {};
   int round = 0;
   for (int64_t begin = first; begin < last; begin += teams, round ^= 1) {
     const int64_t at = begin + mine, from = at * b.width + column;
     const bool filled = at < last;  // in the last round, teams without a row wait with the others
-    Pack<T, N> x[kGradPacks], dy[kGradPacks], other[added ? kGradPacks : 1];
+    Pack<T, N> x[kPacks], dy[kPacks], other[added ? kPacks : 1];
     const T *x_from = b.x + from, *dy_from = b.dy + from, *other_from = b.other + from;
     float mean = 0, scale = 0;
     if (filled) {
 #pragma unroll
-      for (int h = 0; h < kGradPacks; ++h) {
+      for (int h = 0; h < kPacks; ++h) {
         if (!inside[h]) continue;
         x[h] = load_pack<N>(x_from + h * kStride);
         dy[h] = load_pack<N>(dy_from + h * kStride);
@@ -125,11 +134,12 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
     float means[2] = {};  // means of g·z and g
     if (filled) {
 #pragma unroll
-      for (int h = 0; h < kGradPacks; ++h) {
+      for (int h = 0; h < kPacks; ++h) {
         if (!inside[h]) continue;
+        const Pack<T, N> gamma = gamma_of(h);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          const float d = dy[h].wide(i), dz = d * row.z(x[h].wide(i)), weight = gamma[h].wide(i);
+          const float d = dy[h].wide(i), dz = d * row.z(x[h].wide(i)), weight = gamma.wide(i);
           sums[0][h][i] += dz;
           means[0] = __fmaf_rn(dz, weight, means[0]);
           if constexpr (centred) {
@@ -144,11 +154,12 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
     if (!filled) continue;
     T* to = b.dx + from;
 #pragma unroll
-    for (int h = 0; h < kGradPacks; ++h) {
+    for (int h = 0; h < kPacks; ++h) {
       if (!inside[h]) continue;
+      const Pack<T, N> gamma = gamma_of(h);
       float dx[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) dx[i] = row.dx(x[h].wide(i), dy[h].wide(i), gamma[h].wide(i));
+      for (int i = 0; i < N; ++i) dx[i] = row.dx(x[h].wide(i), dy[h].wide(i), gamma.wide(i));
       Pack<T, N> rounded = narrowed<T, N>(dx);
       if constexpr (added) {
 #pragma unroll
@@ -166,7 +177,7 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
     if (turn > 0) __syncthreads();
     if (turn != mine) continue;
 #pragma unroll
-    for (int h = 0; h < kGradPacks; ++h) {
+    for (int h = 0; h < kPacks; ++h) {
       if (!inside[h]) continue;
 #pragma unroll
       for (int s = 0; s < kSums; ++s) {
@@ -214,14 +225,19 @@ __global__ void __launch_bounds__(kLooseThreads) loose_rows(Backward<T> b) {
 // The division of a shape's rows among blocks; the workspace has a part for each block.
 struct Division {
   int64_t team, teams, blocks;  // threads of a row, rows of a block at a time, blocks; team 0: no team can hold a row
+  int packs = kGradPacks;
 
   template <class T, bool centred>
   static Division held(int64_t rows, int64_t width) {
-    constexpr int64_t kColumns = kWarp * kGradPacks * kElements;  // columns of a warp
-    const int64_t team = (width + kColumns - 1) / kColumns * kWarp;
+    const auto team_with = [&](int64_t packs) {
+      const int64_t columns = kWarp * packs * kElements;  // of a warp
+      return (width + columns - 1) / columns * kWarp;
+    };
+    const int packs = team_with(kGradPacks) <= kMostThreads<T, centred> ? kGradPacks : kWidePacks;
+    const int64_t team = team_with(packs);
     if (team > kMostThreads<T, centred> || rows == 0) return {0, 0, 0};
     const int64_t teams = std::max<int64_t>(1, 256 / team), at_a_time = kMostThreads<T, centred> / (teams * team);
-    return {team, teams, std::min(kMultiprocessors * at_a_time, (rows + teams - 1) / teams)};
+    return {team, teams, std::min(kMultiprocessors * at_a_time, (rows + teams - 1) / teams), packs};
   }
   static Division loose(int64_t rows) { return {0, 1, std::min<int64_t>(kLooseBlocks, rows)}; }
 };
@@ -263,7 +279,9 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   return kernel_of([=, keep = parts.owned](cudaStream_t stream) {
     const unsigned grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(threads);
     if (blocks > 0 && held)
-      launch(held_rows<T, centred, added>, grid, block, shared, stream, b, static_cast<int>(d.team));
+      launch(
+          d.packs == kGradPacks ? held_rows<T, centred, added, kGradPacks> : held_rows<T, centred, added, kWidePacks>,
+          grid, block, shared, stream, b, static_cast<int>(d.team));
     else if (blocks > 0)
       launch(loose_rows<T, centred, added>, grid, block, 0, stream, b);
     finish_columns(stream, b.parts, blocks, b.width, dgamma, dbeta);

@@ -1,7 +1,5 @@
-// Views that the compiler could not make an alias: copies between strided layouts, and the two sums of their
-// derivatives. One thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
-#include <cstring>
-
+// Views that the compiler could not make an alias: copies between strided layouts. One thread copies one element, or
+// one 16-byte word if the last dims allow it.
 #include "block.cuh"
 #include "launch.h"
 
@@ -67,6 +65,67 @@ std::unique_ptr<Kernel> copy_by(const void* from, void* to, const Walk& walk) {
   });
 }
 
+// A tile of a transposition, [kTile][kTile] words; its rows are padded so that the words of a column are in different
+// banks of shared memory.
+constexpr int kTile = 64, kTileRows = kThreads / kTile;
+constexpr int64_t kLeastTransposed = 16;  // of both dims
+
+// Transposes the last dim with the dim whose elements are neighbours in `from`; `rest` has the others.
+struct Transposition {
+  Walk rest;
+  int64_t rows = 0, columns = 0;       // sizes of the dims that are neighbours in `to`, in `from`
+  int64_t from_step = 0, to_step = 0;  // strides in `from` along rows, in `to` along columns
+  int64_t row_tiles = 0, column_tiles = 0, batch = 1;
+
+  explicit Transposition(const Walk& walk) {
+    const int last = walk.dims - 1;
+    int turned = -1;
+    for (int d = 0; d < last; d++)
+      if (walk.from[d] == 1) turned = d;
+    if (turned < 0 || walk.to[last] != 1 || walk.from[last] == 0) return;
+    rows = walk.size[last], columns = walk.size[turned];
+    from_step = walk.from[last], to_step = walk.to[turned];
+    for (int d = 0; d < last; d++)
+      if (d != turned) rest.add(walk.size[d], walk.from[d], walk.to[d]);
+    row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile, batch = rest.count();
+  }
+  bool worthwhile() const { return rows >= kLeastTransposed && columns >= kLeastTransposed; }
+};
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    transpose_tiles(const Word* from, Word* to, Transposition t) {
+  constexpr int kPadding = sizeof(Word) < 4 ? static_cast<int>(4 / sizeof(Word)) : 1;
+  __shared__ Word tile[kTile][kTile + kPadding];
+  const int across = static_cast<int>(threadIdx.x) % kTile, down = static_cast<int>(threadIdx.x) / kTile;
+  const int64_t tiles = t.row_tiles * t.column_tiles;
+  for (int64_t i = blockIdx.x; i < tiles * t.batch; i += gridDim.x) {
+    const int64_t entry = i / tiles, rest = i - entry * tiles, row_tile = rest / t.column_tiles;
+    const int64_t row = row_tile * kTile, column = (rest - row_tile * t.column_tiles) * kTile;
+    int64_t x, y;
+    offsets_of(t.rest, entry, x, y);
+#pragma unroll 8
+    for (int r = 0; r < kTile; r += kTileRows)
+      if (row + r + down < t.rows && column + across < t.columns)
+        tile[r + down][across] = from[x + (row + r + down) * t.from_step + column + across];
+    __syncthreads();
+#pragma unroll 8
+    for (int c = 0; c < kTile; c += kTileRows)
+      if (column + c + down < t.columns && row + across < t.rows)
+        to[y + (column + c + down) * t.to_step + row + across] = tile[across][c + down];
+    __syncthreads();
+  }
+}
+
+template <class Word>
+std::unique_ptr<Kernel> transpose_by(const void* from, void* to, const Transposition& t) {
+  const int64_t tiles = t.row_tiles * t.column_tiles * t.batch;
+  return kernel_of([t, from = static_cast<const Word*>(from), to = static_cast<Word*>(to),
+                    blocks = blocks_for(tiles, 1, INT32_MAX)](cudaStream_t stream) {
+    launch(transpose_tiles<Word>, blocks, kThreads, 0, stream, from, to, t);
+  });
+}
+
 void expect_same_dtype(const OpView& view, size_t read) {
   view.expect(view.write(0).dtype == view.read(read).dtype, "what it writes has another type");
 }
@@ -79,9 +138,13 @@ std::unique_ptr<Kernel> copies(const OpView& view, size_t read, Walk walk, int64
   char* y = static_cast<char*>(view.write(0).ptr) + to * bytes;
   const uint64_t both = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
   if (both % 16 == 0 && walk.widen(16 / bytes)) return copy_by<uint4>(x, y, walk);
-  if (bytes == 8) return copy_by<uint64_t>(x, y, walk);
-  if (bytes == 4) return copy_by<uint32_t>(x, y, walk);
-  return copy_by<uint16_t>(x, y, walk);
+  const auto by = [&]<class Word>() {
+    const Transposition t(walk);
+    return t.worthwhile() ? transpose_by<Word>(x, y, t) : copy_by<Word>(x, y, walk);
+  };
+  if (bytes == 8) return by.template operator()<uint64_t>();
+  if (bytes == 4) return by.template operator()<uint32_t>();
+  return by.template operator()<uint16_t>();
 }
 
 struct Strides {
@@ -196,116 +259,10 @@ std::unique_ptr<Kernel> make_concat(const OpView& view) {
   });
 }
 
-// dx[Σ i·to over kept] = Σ over summed of dy[Σ i·from over kept + Σ j·from over summed].
-template <class T>
-__global__ void sum_expanded(const T* dy, T* dx, Walk kept, Walk summed, int64_t count, int64_t terms) {
-  for (int64_t i = first_item(); i < count; i += item_stride()) {
-    int64_t from, to, ignored, offset;
-    offsets_of(kept, i, from, to);
-    Wide<T> sum = 0;
-    for (int64_t j = 0; j < terms; j++) {
-      offsets_of(summed, j, offset, ignored);
-      sum += widen(dy[from + offset]);
-    }
-    dx[to] = narrow<T>(sum);
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> expand_grad(const OpView& view) {
-  const Tensor dy = view.read(0), dx = view.write(0);
-  view.expect(dy.shape.rank() == dx.shape.rank(), shape_text(dx.shape));
-  const Strides from(view, dy.shape), to(view, dx.shape);
-  Walk kept, summed;
-  for (size_t i = 0; i < dy.shape.rank(); i++) {
-    if (dx.shape[i] == dy.shape[i])
-      kept.add(dy.shape[i], from.of[i], to.of[i]);
-    else
-      summed.add(dy.shape[i], from.of[i], 0);
-  }
-  return kernel_of([=, x = view.in<T>(0), y = view.out<T>(0), count = kept.count(), terms = summed.count(),
-                    blocks = blocks_for(kept.count(), kThreads)](cudaStream_t stream) {
-    launch(sum_expanded<T>, blocks, kThreads, 0, stream, x, y, kept, summed, count, terms);
-  });
-}
-
-std::unique_ptr<Kernel> make_expand_grad(const OpView& view) {
-  return with_float(view.write(0).dtype, [&]<class T>() { return expand_grad<T>(view); });
-}
-
-// Rows by ids: x [outer, rows, inner], ids [outer, n], y [outer, n, inner].
-struct Rows {
-  int64_t outer = 1, n, rows, inner = 1;
-  Rows(const OpView& view, const Tensor& ids, const Tensor& x, const Tensor& y) {
-    view.expect(ids.shape.rank() > 0 && x.shape.rank() >= ids.shape.rank(), shape_text(x.shape));
-    const size_t shared = ids.shape.rank() - 1;
-    for (size_t i = 0; i < shared; i++) outer *= ids.shape[i];
-    n = ids.shape.last();
-    rows = x.shape[shared];
-    for (size_t i = shared + 1; i < x.shape.rank(); i++) inner *= x.shape[i];
-    view.expect_count(x, outer * rows * inner);
-    view.expect_count(y, outer * n * inner);
-  }
-};
-
-// An id outside the tensor yields zeros: data are checked before a run.
-template <class T>
-__global__ void gather_elements(const T* x, const int32_t* ids, T* y, Rows at) {
-  for (int64_t i = first_item(); i < at.outer * at.n * at.inner; i += item_stride()) {
-    const int64_t row = i / at.inner, id = ids[row];
-    y[i] = id >= 0 && id < at.rows ? x[(row / at.n * at.rows + id) * at.inner + i - row * at.inner] : T{};
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> gathered(const OpView& view) {
-  const Rows at(view, view.read(1), view.read(0), view.write(0));
-  return kernel_of([=, x = view.in<T>(0), ids = view.in<int32_t>(1), y = view.out<T>(0),
-                    blocks = blocks_for(at.outer * at.n * at.inner, kThreads)](cudaStream_t stream) {
-    launch(gather_elements<T>, blocks, kThreads, 0, stream, x, ids, y, at);
-  });
-}
-
-std::unique_ptr<Kernel> make_gather(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() { return gathered<T>(view); });
-}
-
-template <class T>
-__global__ void scatter_elements(const int32_t* ids, const T* dy, T* dx, Rows at) {
-  for (int64_t i = first_item(); i < at.outer * at.rows * at.inner; i += item_stride()) {
-    const int64_t place = i / at.inner, column = i - place * at.inner, outer = place / at.rows,
-                  row = place - outer * at.rows;
-    Wide<T> sum = 0;
-    for (int64_t j = outer * at.n; j < (outer + 1) * at.n; j++)
-      if (ids[j] == row) sum += widen(dy[j * at.inner + column]);
-    dx[i] = narrow<T>(sum);
-  }
-}
-
-template <class T>
-std::unique_ptr<Kernel> scattered(const OpView& view) {
-  const Rows at(view, view.read(0), view.write(0), view.read(1));
-  return kernel_of([=, ids = view.in<int32_t>(0), dy = view.in<T>(1), dx = view.out<T>(0),
-                    blocks = blocks_for(at.outer * at.rows * at.inner, kThreads)](cudaStream_t stream) {
-    launch(scatter_elements<T>, blocks, kThreads, 0, stream, ids, dy, dx, at);
-  });
-}
-
-std::unique_ptr<Kernel> make_scatter(const OpView& view) {
-  return with_float(view.write(0).dtype, [&]<class T>() { return scattered<T>(view); });
-}
-
 const KernelFamily kFamily = {
-    {"reshape", make_reshape, nullptr, takes_any},
-    {"permute", make_permute, nullptr, takes_any},
-    {"slice", make_slice, nullptr, takes_any},
-    {"pad", make_pad, nullptr, takes_any},
-    {"concat", make_concat, nullptr, takes_any},
-    {"expand", make_expand, nullptr, takes_any},
-    {"expand_grad", make_expand_grad},
-    {"gather_rows", make_gather, nullptr, takes_any},
-    {"gather_rows_grad", make_scatter},
-};
+    {"reshape", make_reshape, nullptr, takes_any}, {"permute", make_permute, nullptr, takes_any},
+    {"slice", make_slice, nullptr, takes_any},     {"pad", make_pad, nullptr, takes_any},
+    {"concat", make_concat, nullptr, takes_any},   {"expand", make_expand, nullptr, takes_any}};
 
 }  // namespace
 }  // namespace prun::cuda
