@@ -83,7 +83,9 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 
 }  // namespace
 
-bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention") || kind.starts_with("attend"); }
+bool on_tensor_cores(std::string_view kind) {
+  return kind.starts_with("attention") || kind.starts_with("attend") || kind == "cached_attention";
+}
 
 bool may_round_heads(std::string_view kind) { return kind == "attention_block_grad"; }
 

@@ -6,12 +6,16 @@
 // A block has up to four queries that attend to one head of keys: query heads of its group and, in a prompt, following
 // tokens. So a row of the cache is loaded once for all of them.
 //
+// In bf16 a chunk of a long prompt runs on tensor cores, by the kernel of the op attend over the cache: each row's span
+// are the keys up to its position.
+//
 // Surprising fact: the number of blocks that share a query depends on the capacity of the cache, because only the
 // device stores the number of tokens in it. The launch is therefore the same for every token, and a graph of it can be
 // replayed.
 #include <cmath>
 #include <limits>
 
+#include "attend.h"
 #include "cuda/kernels/block.cuh"
 #include "cuda/kernels/launch.h"
 
@@ -44,6 +48,10 @@ struct Cache {
   __host__ __device__ int64_t kept() const { return 2 * kv_heads * size; }           // elements of a row of the cache
   __host__ __device__ int64_t queries() const { return batch * length * heads; }
   size_t workspace() const { return splits == 1 ? 0 : static_cast<size_t>(queries() * splits * (size + 2)) * 4; }
+  // A tile of attend_forward's queries has 128 rows; with less than an eighth of them, or few keys, it saves nothing.
+  bool is_chunk(int dtype) const { return dtype == PRUN_BF16 && length >= 16 && context >= 1024; }
+  size_t span_bytes() const { return (static_cast<size_t>(batch * length) * sizeof(KeySpan) + 15) / 16 * 16; }
+  size_t chunk_bytes() const { return span_bytes() + static_cast<size_t>(queries()) * sizeof(float); }  // and the lse
 };
 
 // Writes rows to the cache. If several rows of a sample have the same position, the last one is retained, as if they
@@ -58,6 +66,11 @@ __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
       cache[(row / s.length * s.context + at[row]) * s.kept() + element] =
           qkv[row * s.row() + s.heads * s.size + element];
   }
+}
+
+__global__ void limit_keys(const int32_t* at, int32_t* spans, int64_t rows, int64_t context) {
+  for (int64_t row = first_item(); row < rows; row += item_stride())
+    spans[2 * row] = 0, spans[2 * row + 1] = min(at[row], static_cast<int>(context) - 1) + 1;
 }
 
 // A partial softmax is Σ exp(score − top)·value and Σ exp(score − top), not yet divided.
@@ -249,12 +262,42 @@ struct Attending {
   }
 };
 
+std::unique_ptr<Kernel> chunk_attention(const OpView& view, const Cache& s) {
+  const Scratch memory = scratch(view, s.chunk_bytes());
+  auto* const spans = static_cast<int32_t*>(memory.data);
+  const bf16* qkv = view.in<bf16>(0);
+  bf16* cache = view.out<bf16>(1);
+  AttendForward<bf16> a{};
+  AttendSizes& sizes = a.sizes;
+  sizes.batch = s.batch, sizes.queries = static_cast<int>(s.length), sizes.keys = static_cast<int>(s.context);
+  sizes.heads = static_cast<int>(s.heads), sizes.kv_heads = static_cast<int>(s.kv_heads);
+  sizes.group = sizes.heads / sizes.kv_heads, sizes.head = sizes.value = static_cast<int>(s.size);
+  sizes.scale = 1.0f / std::sqrt(static_cast<float>(s.size));
+  sizes.rules = {s.context, false, 0};
+  sizes.spans = spans;
+  a.out = view.out<bf16>(0);
+  sizes.vector = rows_aligned(s.size, qkv, cache);
+  sizes.pairs = s.size % 2 == 0 && reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  a.q = {qkv, s.row(), s.row() * s.length};
+  a.k = {cache, s.kept(), s.kept() * s.context};
+  a.v = {cache + s.kv_heads * s.size, s.kept(), s.kept() * s.context};
+  a.lse = reinterpret_cast<float*>(static_cast<char*>(memory.data) + s.span_bytes());
+  return kernel_of([=, at = view.in<int32_t>(1), own = attend_forward(a)](cudaStream_t stream) {
+    launch(keep<bf16>, blocks_for(s.batch * s.length * s.kept(), kThreads), kThreads, 0, stream, qkv, at, cache, s);
+    launch(limit_keys, blocks_for(s.batch * s.length, kThreads), kThreads, 0, stream, at, spans, s.batch * s.length,
+           s.context);
+    own->run(stream);
+  });
+}
+
 template <class T>
 std::unique_ptr<Kernel> cached_attention(const OpView& view) {
   const Cache s(view);
   view.expect_count(view.read(1), s.batch * s.length);
   view.expect_count(view.read(2), s.batch * s.context * s.kept());
   view.expect_count(view.write(0), s.queries() * s.size);
+  if constexpr (std::is_same_v<T, bf16>)
+    if (s.is_chunk(PRUN_BF16)) return chunk_attention(view, s);
   const Scratch found = scratch(view, s.workspace());
   const T* qkv = view.in<T>(0);
   T* cache = view.out<T>(1);
@@ -279,13 +322,17 @@ std::string refuses_attention(const OpView& view) {
          std::to_string(kMostHead) + " here";
 }
 
+size_t workspace(const OpView& view) {
+  const Cache s(view);
+  return s.is_chunk(view.read(0).dtype) ? s.chunk_bytes() : s.workspace();
+}
+
 std::unique_ptr<Kernel> make_cached_attention(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return cached_attention<T>(view); });
 }
 
 const KernelFamily kFamily = {
-    {"cached_attention", make_cached_attention, [](const OpView& view) { return Cache(view).workspace(); },
-     refuses_attention},
+    {"cached_attention", make_cached_attention, workspace, refuses_attention},
 };
 
 }  // namespace
