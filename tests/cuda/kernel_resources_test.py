@@ -64,6 +64,7 @@ LIMITS = [
     ("transpose_tiles<unsigned int>", 33, 64, 6, 4),
     ("fill_columns<bf16, 8>", 33, 64, 0, 2),
     ("gather_chunk<bf16, 8>", 16, 64, 1, 16),
+    ("dw_direct<float>", 33, 64, 4, 4),
     ("scatter_chunk<bf16, 8>", 16, 64, 2, 16),
 ]
 
