@@ -1,6 +1,6 @@
 // cuda_kernel_bench [--options k=v,...] [--family NAME] [--only TEXT] [--quick] [--small] [--json FILE]: compares the
-// CUDA device's kernels with the best of NVIDIA's libraries (gemm, attention), or with copies of as many bytes (memory).
-// Prints a table; --json writes it as JSON after each row, so that an interrupted run keeps its rows.
+// CUDA device's kernels with the best of NVIDIA's libraries (gemm, attention), or with copies of as many bytes
+// (memory). Prints a table; --json writes it as JSON after each row, so that an interrupted run keeps its rows.
 //
 // Exit codes as for prun: 1 = a figure could not be measured, 2 = usage, or no device to measure on.
 #include <fmt/format.h>
