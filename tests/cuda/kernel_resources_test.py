@@ -75,9 +75,12 @@ LIMITS = [
     ("gather_words<uint4>", 16, 64, 1, 16),
     ("softmax_short_rows<float, 16>", 33, 128, 12, 4),
     ("softmax_short_rows_grad<float, 16>", 33, 128, 21, 4),
+    ("softmax_short_rows<float, 32>", 64, 255, 24, 4),
+    ("softmax_short_rows_grad<float, 32>", 64, 255, 40, 4),
     ("transpose_tiles<unsigned int>", 33, 64, 6, 4),
     ("fill_columns<bf16, 8>", 33, 64, 0, 2),
     ("gather_chunk<bf16, 8>", 16, 64, 1, 16),
+    ("dw_direct<float>", 33, 64, 4, 4),
     ("scatter_chunk<bf16, 8>", 16, 64, 2, 16),
 ]
 

@@ -91,6 +91,7 @@ void measure_or_say(const Figure& of, const std::function<void()>& measure,
 // The families, one file each; cuda_kernel_bench.cc lists them. `only`: part of the names to measure, or "".
 void gemm_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 void experts_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
+void memory_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 void attention_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 
 }  // namespace prun::bench

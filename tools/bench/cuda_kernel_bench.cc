@@ -1,6 +1,6 @@
-// cuda_kernel_bench [--options k=v,...] [--family gemm|attention|experts] [--only TEXT] [--quick] [--small] [--json
-// FILE]: compares the CUDA device's kernels with the best of NVIDIA's libraries. Prints a table; --json writes it as
-// JSON after each row, so that an interrupted run keeps its rows.
+// cuda_kernel_bench [--options k=v,...] [--family NAME] [--only TEXT] [--quick] [--small] [--json FILE]: compares the
+// CUDA device's kernels with the best of NVIDIA's libraries (gemm, attention, experts), or with copies of as many bytes
+// (memory). Prints a table; --json writes it as JSON after each row, so that an interrupted run keeps its rows.
 //
 // Exit codes as for prun: 1 = a figure could not be measured, 2 = usage, or no device to measure on.
 #include <fmt/format.h>
@@ -20,6 +20,7 @@ using Family = void (*)(CudaBench&, const std::string&, const std::function<void
 constexpr std::pair<const char*, Family> kFamilies[] = {
     {"gemm", gemm_figures},
     {"experts", experts_figures},
+    {"memory", memory_figures},
 #ifdef PRUN_CUDA_CUDNN
     {"attention", attention_figures},
 #endif
@@ -46,7 +47,7 @@ Options parse(int argc, char** argv) {
     else if (value == nullptr || i + 1 == argc)
       throw std::runtime_error(
           fmt::format("'{}' is no option, or its value is missing: cuda_kernel_bench "
-                      "[--options k=v,...] [--family gemm|attention|experts] [--only TEXT] [--quick] [--small] "
+                      "[--options k=v,...] [--family gemm|experts|memory|attention] [--only TEXT] [--quick] [--small] "
                       "[--json FILE]",
                       word));
     else

@@ -267,11 +267,13 @@ __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t queries, sd
     __syncthreads();
   }
 }
-constexpr int kShortRowBlocks = 2;  // 128 registers for the elements that a lane holds
+// Registers for the elements that a lane holds: 128, or 255.
+template <int kHeld>
+inline constexpr int kShortRowBlocks = kHeld > 16 ? 1 : 2;
 
 // Computes short rows: a warp holds a row in registers, kHeld elements in each lane.
 template <class T, int kHeld>
-__global__ void __launch_bounds__(kThreads, kShortRowBlocks)
+__global__ void __launch_bounds__(kThreads, kShortRowBlocks<kHeld>)
     softmax_short_rows(const T* x, T* y, int64_t rows, int64_t queries, sdk::KeyRules rules, bool log) {
   const int n = static_cast<int>(rules.keys);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -320,7 +322,7 @@ __global__ void softmax_rows_grad(const T* y, const T* dy, T* dx, int64_t rows, 
 }
 
 template <class T, int kHeld>
-__global__ void __launch_bounds__(kThreads, kShortRowBlocks)
+__global__ void __launch_bounds__(kThreads, kShortRowBlocks<kHeld>)
     softmax_short_rows_grad(const T* y, const T* dy, T* dx, int64_t rows, int64_t width, bool log) {
   const int n = static_cast<int>(width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -343,8 +345,14 @@ __global__ void __launch_bounds__(kThreads, kShortRowBlocks)
   }
 }
 
-// Longest rows of the kernels that hold 4 and 16 elements in a lane.
-constexpr int64_t kShort = 4 * kWarp, kMedium = 16 * kWarp;
+// Calls f with the kernel for rows of n elements, and the rows of its blocks.
+template <class T, class F>
+void with_softmax(int64_t n, const F& f) {
+  if (n <= 4 * kWarp) return f(softmax_short_rows<T, 4>, softmax_short_rows_grad<T, 4>, kThreads / kWarp);
+  if (n <= 16 * kWarp) return f(softmax_short_rows<T, 16>, softmax_short_rows_grad<T, 16>, kThreads / kWarp);
+  if (n <= 32 * kWarp) return f(softmax_short_rows<T, 32>, softmax_short_rows_grad<T, 32>, kThreads / kWarp);
+  f(softmax_rows<T>, softmax_rows_grad<T>, 1);
+}
 
 std::unique_ptr<Kernel> make_softmax(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
@@ -354,11 +362,9 @@ std::unique_ptr<Kernel> make_softmax(const OpView& view) {
     const int64_t queries = shape.rank() > 1 ? shape[shape.rank() - 2] : 1;
     return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = shape.rows(), queries, rules,
                       log = view.integer("log") != 0](cudaStream_t stream) {
-      const auto kernel = rules.keys <= kShort    ? softmax_short_rows<T, 4>
-                          : rules.keys <= kMedium ? softmax_short_rows<T, 16>
-                                                  : softmax_rows<T>;
-      const unsigned blocks = blocks_for(rows, rules.keys <= kMedium ? kThreads / kWarp : 1);
-      launch(kernel, blocks, kThreads, 0, stream, x, y, rows, queries, rules, log);
+      with_softmax<T>(rules.keys, [&](auto forward, auto, int rows_of_block) {
+        launch(forward, blocks_for(rows, rows_of_block), kThreads, 0, stream, x, y, rows, queries, rules, log);
+      });
     });
   });
 }
@@ -369,11 +375,9 @@ std::unique_ptr<Kernel> make_softmax_grad(const OpView& view) {
     view.expect_count(view.write(0), shape.count());
     return kernel_of([y = view.in<T>(0), dy = view.in<T>(1), dx = view.out<T>(0), rows = shape.rows(), n = shape.last(),
                       log = view.integer("log") != 0](cudaStream_t stream) {
-      const auto kernel = n <= kShort    ? softmax_short_rows_grad<T, 4>
-                          : n <= kMedium ? softmax_short_rows_grad<T, 16>
-                                         : softmax_rows_grad<T>;
-      launch(kernel, blocks_for(rows, n <= kMedium ? kThreads / kWarp : 1), kThreads, 0, stream, y, dy, dx, rows, n,
-             log);
+      with_softmax<T>(n, [&](auto, auto backward, int rows_of_block) {
+        launch(backward, blocks_for(rows, rows_of_block), kThreads, 0, stream, y, dy, dx, rows, n, log);
+      });
     });
   });
 }

@@ -235,7 +235,8 @@ std::unique_ptr<Kernel> conv_dw(const OpView& view) {
   };
   if (plan.direct)
     return kernel_of([=](cudaStream_t stream) {
-      launch(dw_direct<T>, blocks_for(channels * at.depth(), 1), kThreads, 0, stream, x, dy, dw, s, at.frame);
+      const int64_t runs = at.frame.rows.kernel * ((at.frame.columns.kernel + kTapsAtOnce - 1) / kTapsAtOnce);
+      launch(dw_direct<T>, blocks_for(channels * s.in * runs, 1), kThreads, 0, stream, x, dy, dw, s, at.frame);
       sums(stream);
     });
   const Scratch memory = scratch(view, plan.bytes);

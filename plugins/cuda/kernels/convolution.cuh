@@ -165,6 +165,8 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
     x[i] = narrow<T>(sum);
   }
 }
+// A block adds a run of kTapsAtOnce taps of a kernel's row, so that dy is read once for all of them.
+inline constexpr int kTapsAtOnce = 8;
 template <class T>
 __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
     dw_direct(const T* x, const T* dy, float* dw, sdk::Windows s, Frame f) {
@@ -173,24 +175,33 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
   const int team = f.results < kConvolutionThreads ? (f.results + kWarp - 1) / kWarp * kWarp : kConvolutionThreads;
   const int teams = kConvolutionThreads / team;
   const bool idle = thread >= teams * team;
-  for (int64_t i = blockIdx.x; i < s.groups * s.out * s.in * f.taps; i += gridDim.x) {
-    const int64_t plane = i / f.taps, out = plane / s.in, c = plane - out * s.in;
-    const int tap = static_cast<int>(i - plane * f.taps), tap_row = tap / f.columns.kernel,
-              tap_column = tap - tap_row * f.columns.kernel;
-    float sum = 0;
+  const int row_runs = (f.columns.kernel + kTapsAtOnce - 1) / kTapsAtOnce, runs = f.rows.kernel * row_runs;
+  for (int64_t i = blockIdx.x; i < s.groups * s.out * s.in * runs; i += gridDim.x) {
+    const int64_t plane = i / runs, out = plane / s.in, c = plane - out * s.in;
+    const int run = static_cast<int>(i - plane * runs), tap_row = run / row_runs,
+              first_tap = (run - tap_row * row_runs) * kTapsAtOnce;
+    float sums[kTapsAtOnce] = {};
     for (int64_t sample = thread / team; sample < (idle ? 0 : s.samples); sample += teams) {
       const T* image = x + ((sample * s.groups + out / s.out) * s.in + c) * f.inputs;
       const T* gradient = dy + (sample * s.groups * s.out + out) * f.results;
-#pragma unroll 4
       for (int place = thread % team; place < f.results; place += team) {
-        const int row = place / f.columns.y, column = place - row * f.columns.y;
-        const int in_row = f.rows.at(row, tap_row), in_column = f.columns.at(column, tap_column);
-        if (f.rows.inside(in_row) && f.columns.inside(in_column))
-          sum += widen(image[in_row * f.columns.x + in_column]) * widen(gradient[place]);
+        const int row = place / f.columns.y, column = place - row * f.columns.y, in_row = f.rows.at(row, tap_row);
+        if (!f.rows.inside(in_row)) continue;
+        const T* from = image + int64_t{in_row} * f.columns.x;
+        const float g = widen(gradient[place]);
+#pragma unroll
+        for (int t = 0; t < kTapsAtOnce; ++t) {
+          const int in_column = f.columns.at(column, first_tap + t);
+          const bool inside = f.columns.inside(in_column) && first_tap + t < f.columns.kernel;
+          sums[t] += inside ? widen(from[in_column]) * g : 0.0f;
+        }
       }
     }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) dw[i] = sum;
+    block_reduce(sums, 0.0f, Add{});
+#pragma unroll
+    for (int t = 0; t < kTapsAtOnce; ++t)
+      if (thread == 0 && first_tap + t < f.columns.kernel)
+        dw[plane * f.taps + tap_row * f.columns.kernel + first_tap + t] = sums[t];
     __syncthreads();
   }
 }
