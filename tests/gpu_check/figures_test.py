@@ -160,6 +160,15 @@ class Kernels(Figures):
             if status == PASS:
                 self.assertEqual(result["figure"], "1 of 1 shapes hold with deterministic=0,autotune=1, at most 1.020 × (gpt2 a); by default 1 of 1")
 
+    def test_kernels_without_a_bar_are_shown(self):
+        for ending, status, note in (("", PASS, ""), ("exit 1", FAIL, "exit 1")):
+            self.program("build/bin/cuda_kernel_bench", f"#!/bin/sh\n[ \"$2\" = experts ] || exit 2\nfor file; do :; done\n"
+                                                        f"echo '{json.dumps({'rows': self.rows()[:1]})}' >$file\n{ending}\n")
+            _, found = self.figures("kernels-figures", "--check", "experts", "--fresh")
+            self.assertEqual(found["experts"]["status"], status)
+            self.assertIn(note, found["experts"]["note"])
+            self.assertEqual((found["experts"]["figure"], len(found["experts"]["table"])), ("1 figures, for information", 2))
+
     def test_a_family_that_the_bench_does_not_have_is_not_possible(self):
         self.program("build/bin/cuda_kernel_bench", "#!/bin/sh\necho \"cuda_kernel_bench: --family: '$2' is not measured by this program\" >&2\nexit 2\n")
         _, found = self.figures("kernels", "--check", ATTENTION)

@@ -26,7 +26,7 @@ CANNOT = ("no driver",)  # the substitute has a driver
 # The NCCL substitute cannot run these items of the transport suite in full: it keeps segments mapped, takes minutes for
 # 4 GiB, and supports fewer than 10,000 groups. CI runs them in part (tests/conformance).
 BEYOND = ("load", "messages", "groups")
-MEASURED = ("gpt2", "pytorch", "kernels", "kernels-rest", "nccl-tests")  # their bars are for a GPU
+MEASURED = ("gpt2", "pytorch", "kernels", "kernels-rest", "kernels-figures", "nccl-tests")  # their bars are for a GPU
 
 TORCH = """#!/bin/sh
 case "$1" in

@@ -1,6 +1,6 @@
 """Compares GEMM and attention kernels with the best of cuBLASLt and cuDNN for the same work (`cuda_kernel_bench`).
 
-There are two passes: with options that let prun sum in any order, as the libraries may, and with prun's defaults.
+Other kernels are measured for information (`kernels-figures`). There are two passes: with options that let prun sum in any order, as the libraries may, and with prun's defaults.
 """
 import functools
 
@@ -45,6 +45,8 @@ def kernels(context, name, family, library, only):
         problems += [] if done.ok else [f"by default: {done.why()}"]
     over, over_plain = ratios(rows), ratios(plain)
     table = table_of(rows, over_plain)
+    if not bar:
+        return Verdict(not problems and bool(rows), f"{len(rows)} figures, for information", "", "; ".join(problems), table)
     if not over:
         return Verdict(False, "", bar, "; ".join(problems) or f"{library} has none of the shapes", table if rows else [])
     worst = max(over, key=over.get)
@@ -62,10 +64,17 @@ def of_the_step(_context):
     return [check(GEMM, "gemm", "cuBLASLt", "GPT-2 124M"), check(ATTENTION, "attention", "cuDNN", "GPT-2 124M")]
 
 
+def of_figures(_context):
+    attention = [check(f"attention of {model}", "attention", "cuDNN", model) for model in RULES]
+    return [*attention, check("experts", "experts", "cuBLASLt", ""), check("other kernels", "memory", "cuBLASLt", "")]
+
+
 def of_others(_context):
     return [check(OTHER_GEMM, "gemm", "cuBLASLt", "Llama"), check(OTHER_ATTENTION, "attention", "cuDNN", "Llama")]
 
 
+RULES = ("Mistral", "DeepSeek", "Gemma", "packed", "BERT")  # windows, wide heads, softcap, documents, a mask
 USES = ("kernel_bench", "cuda")
 PART = Part("kernels", "GEMM and attention at the sizes of GPT-2's step", of_the_step, limit=110, uses=USES)
 OTHERS = Part("kernels-rest", "GEMM and attention of larger models", of_others, limit=150, uses=USES)
+FIGURES = Part("kernels-figures", "kernels without a bar: attention with rules, experts, other kernels against copies", of_figures, limit=180, uses=USES)

@@ -30,7 +30,7 @@ from gpu_check.run import USAGE, Run
 # Ordered by value, because time may run out: does it start, is it correct, how fast is it, where is the time spent,
 # what else is wrong.
 PARTS = [build.PART, doctor.PART, ops.PART, parity.FIRST_PART, parity.REST, models.PART, gpt2.PART, pytorch.PART, kernels.PART, gpt2.VARIANTS_PART, generation.PART,
-         nccl.SHARED, bad_input.PART, *sanitizers.PARTS[:2], conform.DEVICE, conform.BITS, trace.PART, kernels.OTHERS, sanitizers.PARTS[2], conform.NCCL,
+         nccl.SHARED, bad_input.PART, *sanitizers.PARTS[:2], conform.DEVICE, conform.BITS, trace.PART, kernels.OTHERS, kernels.FIGURES, sanitizers.PARTS[2], conform.NCCL,
          nccl.BESIDE]
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 LEAST_BUDGET = 60  # seconds; with less, not even the doctor and one op test would finish
