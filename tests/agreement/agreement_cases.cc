@@ -271,23 +271,26 @@ void add_round(Family& f, const Attrs& attrs, const Attrs& of_route) {
   const Line any{"route logits > weights places counts filled", places};
   for (const char* name : {"experts", "capacity", "batch", "tokens"}) round.set(name, attrs.integer(name));
   const Line sent{"dispatch x places > y", round}, packs{"pack_rows y filled > packed", round};
-  f.add("dispatch of a round", sent, 0, {any});
+  f.add("dispatch of a round", sent, 0, {any}).leaves = true;
   f.add("dispatch_grad of a round", {"dispatch_grad places y > x", round}, 1e-6, {any});
   f.add("dispatch_grad added to other rounds", {"dispatch_grad places y joined > x", round}, 1e-6, {any});
   f.add("dispatch_grad added in place", {"dispatch_grad places y x > x", round}, 1e-6, {any});
   f.add("combine of a round", {"combine y places weights > joined", round}, 1e-6, {any});
   f.add("combine added to other rounds", {"combine y places weights x > joined", round}, 1e-6, {any});
   f.add("combine added in place", {"combine y places weights x > x", round}, 1e-6, {any});
-  f.add("combine_grad of a round", {"combine_grad y places weights joined > dy dweights", round}, 3e-6, {any});
+  f.add("combine_grad of a round", {"combine_grad y places weights joined > dy dweights", round}, 3e-6, {any}).leaves =
+      true;
   f.add("combine_grad added in place", {"combine_grad y places weights joined dweights > dy dweights", round}, 3e-6,
-        {any});
+        {any})
+      .leaves = true;
   Attrs last = round;  // without any token
   last.set("round", attrs.integer("tokens")), last.set("whole", int64_t{1});
   f.add("dispatch of no token", {"dispatch x places > y", last}, 0, {any});
   f.add("combine_grad of no token", {"combine_grad y places weights joined > dy dweights", last}, 0, {any});
-  f.add("unpack_rows of a round", {"unpack_rows packed filled > y", round}, 0, {any, sent, packs});
-  f.add("expert_linear of a round", {"expert_linear y w filled > wide", round}, 3e-6, {any, sent});
-  f.add("expert_linear_dx of a round", {"expert_linear_dx y turned filled > wide", round}, 3e-6, {any, sent});
+  f.add("unpack_rows of a round", {"unpack_rows packed filled > y", round}, 0, {any, sent, packs}).leaves = true;
+  f.add("expert_linear of a round", {"expert_linear y w filled > wide", round}, 3e-6, {any, sent}).leaves = true;
+  f.add("expert_linear_dx of a round", {"expert_linear_dx y turned filled > wide", round}, 3e-6, {any, sent}).leaves =
+      true;
   f.add("expert_linear_dw of a round", {"expert_linear_dw y wide filled > dw", round}, 3e-6, {any, sent});
   f.add("expert_linear_dw_add of a round", {"expert_linear_dw_add y wide filled dw > dw", round}, 3e-6, {any, sent});
 }

@@ -28,6 +28,7 @@ struct Case {
   double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
   bool bf16 = true;
   std::vector<OpLine> apart = {};  // ops that it fuses, whose results it equals bitwise on every device
+  bool leaves = false;  // a later round of experts: slots, the first result, of an expert without a token may remain
 };
 
 std::vector<Case> matrix_cases();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDtype = PRUN_BF16;
 
-// Experts on one GPU. `slots` of an expert are its room for 1.25 times its even share of the tokens' choices.
+// Experts on one GPU. `slots` of an expert are 1.25 times its even share of the tokens' choices.
 struct Layer {
   const char* model;
   int64_t experts, width, hidden, tokens, choices;

@@ -1,8 +1,8 @@
 // GEMMs of experts that skip the slots without a token, whose number is on the device: tiles of rows without any are
 // written as zeros, and steps of a sum over rows without any are omitted.
 //
-// Rows without a token are not read, because no op may have written them: a round leaves its slots as they are where
-// it has no token.
+// Rows without a token are not read, because no op may have written them: a later round leaves the slots of experts
+// without a token as they are.
 //
 // Surprising fact: cuBLASLt's GEMMs are faster per FLOP, so these are used only where most slots are empty (linear.cc).
 #include "cuda/attention/mma.h"
@@ -42,9 +42,9 @@ struct Tile {
   }
   // Writes zeros, or `added`. `packed`: whether rows may be written in packs.
   template <class Out>
-  __device__ void clear(const Sizes& s, const float* added, bool packed, Out* c) const {
+  __device__ void clear(const Sizes& s, const ExpertSlots& slots, const float* added, bool packed, Out* c) const {
     constexpr int kPacks = columns / kPack<Out>;
-    if (static_cast<const void*>(added) == static_cast<const void*>(c)) return;
+    if (transpose_a ? static_cast<const void*>(added) == static_cast<const void*>(c) : slots.leaves(entry)) return;
     for (int at = static_cast<int>(threadIdx.x); at < rows * kPacks; at += kThreads) {
       const int64_t i = i0 + at / kPacks, j = j0 + at % kPacks * kPack<Out>;
       if (i >= s.m || j >= s.n) continue;
@@ -86,7 +86,7 @@ __device__ void put_pair(const Sizes& s, int64_t entry, int64_t i, int64_t j, co
 constexpr int kSide = 64, kDeep = 16, kEach = 4;
 
 template <class In, class Out, bool transpose_a, bool transpose_b>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     float_gemms(Sizes s, ExpertSlots slots, const In* a, const In* b, const float* added, bool packed, Out* c) {
   if (slots.is_idle() && (!transpose_a || static_cast<const void*>(added) == static_cast<const void*>(c))) return;
   __shared__ float tile_a[kDeep][kSide + 4], tile_b[kDeep][kSide + 4];
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
     const Part tile(s, slots, index);
     if (tile.first >= s.k) {
-      tile.clear(s, added, packed, c);
+      tile.clear(s, slots, added, packed, c);
       continue;
     }
     const In *from_a = a + tile.entry * s.m * s.k, *from_b = b + tile.entry * s.k * s.n;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kTensorBlocks)
   for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
     const Part tile(s, slots, index);
     if (tile.first >= s.k) {
-      tile.clear(s, added, packed, c);
+      tile.clear(s, slots, added, packed, c);
       continue;
     }
     const bf16 *from_a = a + tile.entry * s.m * s.k, *from_b = b + tile.entry * s.k * s.n;

@@ -78,31 +78,38 @@ std::unique_ptr<Kernel> make_gelu_dx(const OpView& view) {
   return exact_gelu(view) ? make<2, 1, GeluErfDx>(view) : make<2, 1, GeluTanhDx>(view);
 }
 
-// The activation of a later round. The experts' slots without a token are zeros, and so are their results.
-template <class T, int kIn, int kOut, class F>
+// The activation of a later round, `of_expert` elements each. Slots without a token are zeros, and so are their
+// results; those of an expert without any remain as they are. A block computes a run of packs at a time.
+template <class T, int N, int kIn, int kOut, class F>
 __global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
-    expert_pointwise(ExpertSlots slots, Streams<T, kIn, kOut> streams, int64_t count, int64_t packs, F f) {
+    expert_pointwise(ExpertSlots slots, int64_t of_expert, Streams<T, kIn, kOut> streams, F f) {
   if (slots.is_idle()) return;
-  constexpr int N = kPack<T>;
-#pragma unroll 2
-  for (int64_t pack = first_item(); pack < packs; pack += item_stride()) {
-    Pack<T, N> loaded[kIn];
-    Wide<T> results[kOut][N];
+  constexpr int kSteps = 2;
+  constexpr int64_t kStep = int64_t{kPointwiseThreads} * N;
+  const int64_t runs = (of_expert + kSteps * kStep - 1) / (kSteps * kStep);
+  for (int64_t item = blockIdx.x; item < slots.experts * runs; item += gridDim.x) {
+    const int64_t expert = item / runs, begin = (item - expert * runs) * kSteps * kStep + int64_t{threadIdx.x} * N;
+    if (slots.leaves(expert)) continue;
 #pragma unroll
-    for (int k = 0; k < kIn; ++k) loaded[k] = load_pack<N>(streams.in[k] + pack * N);
+    for (int step = 0; step < kSteps; ++step) {
+      const int64_t place = begin + step * kStep, at = expert * of_expert + place;
+      if (place >= of_expert) break;
+      Wide<T> loaded[kIn][N], results[kOut][N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      Wide<T> x[kIn], y[kOut];
+      for (int k = 0; k < kIn; ++k) load(streams.in[k] + at, loaded[k]);
 #pragma unroll
-      for (int k = 0; k < kIn; ++k) x[k] = loaded[k].wide(i);
-      f(x, y);
+      for (int i = 0; i < N; ++i) {
+        Wide<T> x[kIn], y[kOut];
 #pragma unroll
-      for (int k = 0; k < kOut; ++k) results[k][i] = y[k];
+        for (int k = 0; k < kIn; ++k) x[k] = loaded[k][i];
+        f(x, y);
+#pragma unroll
+        for (int k = 0; k < kOut; ++k) results[k][i] = y[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kOut; ++k) store(streams.out[k] + at, results[k]);
     }
-#pragma unroll
-    for (int k = 0; k < kOut; ++k) store_pack(streams.out[k] + pack * N, narrowed<T, N>(results[k]));
   }
-  for (int64_t i = packs * N + first_item(); i < count; i += item_stride()) one_element(streams, i, f);
 }
 
 template <int kIn, int kOut, class F>
@@ -110,21 +117,23 @@ std::unique_ptr<Kernel> make_of_experts(const OpView& view) {
   if (view.integer("round") == 0) return make<kIn, kOut, F>(view);
   return with_float(view.read(0).dtype, [&]<class T>() {
     const Shape x = view.read(0).shape;
-    const int64_t count = x.count();
+    const int64_t count = x.count(), of_expert = count / std::max<int64_t>(1, x[0]);
     const ExpertSlots slots = expert_slots_of(view, view.reads() - 1, x[0], x[1]);
     Streams<T, kIn, kOut> streams{};
-    bool packed = true;
-    for (int k = 0; k < kIn; ++k)
-      view.expect_count(view.read(k), count), streams.in[k] = view.in<T>(k), packed = packed && aligned(streams.in[k]);
-    for (int k = 0; k < kOut; ++k)
-      view.expect_count(view.write(k), count), streams.out[k] = view.out<T>(k),
-                                               packed = packed && aligned(streams.out[k]);
-    const int64_t packs = packed ? count / kPack<T> : 0;
-    return kernel_of(
-        [=, blocks = blocks_for(count, kPointwiseThreads * kPack<T>, blocks_of_round(view, 0))](cudaStream_t stream) {
-          launch(expert_pointwise<T, kIn, kOut, F>, blocks, kPointwiseThreads, 0, stream, slots, streams, count, packs,
-                 F{});
-        });
+    bool packed = of_expert % kPack<T> == 0;
+    for (int k = 0; k < kIn; ++k) {
+      view.expect_count(view.read(k), count);
+      streams.in[k] = view.in<T>(k), packed = packed && aligned(streams.in[k]);
+    }
+    for (int k = 0; k < kOut; ++k) {
+      view.expect_count(view.write(k), count);
+      streams.out[k] = view.out<T>(k), packed = packed && aligned(streams.out[k]);
+    }
+    const unsigned blocks = blocks_for(count, kPointwiseThreads * kPack<T>, blocks_of_round(view, 0));
+    return kernel_of([=](cudaStream_t stream) {
+      launch(packed ? expert_pointwise<T, kPack<T>, kIn, kOut, F> : expert_pointwise<T, 1, kIn, kOut, F>, blocks,
+             kPointwiseThreads, 0, stream, slots, of_expert, streams, F{});
+    });
   });
 }
 

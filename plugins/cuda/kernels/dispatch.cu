@@ -1,8 +1,8 @@
 // dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
 // A slot belongs to at most one choice of one token. Kernels that write slots find that choice first, so that each row
-// is written once, whether taken or empty. In a later round without any choice they find that out, and write none
-// (expert_slots.cuh).
+// is written once, whether taken or empty. In a later round they also find the experts without any choice, and leave
+// their slots as they are (expert_slots.cuh).
 #include <algorithm>
 #include <limits>
 
@@ -51,50 +51,59 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   return s;
 }
 
-// Sets owners[slot] to the one of the N·k choices that took the slot, and `any` to 1 if one did. With dweights, sets
-// dweights of a choice without a slot to that of other rounds.
-__global__ void find_owners(Sizes s, const int32_t* slots, int32_t* owners, int32_t* any, const float* other,
-                            float* dweights) {
-  bool taken = false;
-  for (int64_t i = first_item(); i < s.tokens * s.k; i += item_stride()) {
-    const int64_t slot = s.row_of(slots[i]);
-    if (slot >= 0)
-      owners[slot] = static_cast<int32_t>(i), taken = true;
-    else if (dweights != nullptr && other != dweights)
-      dweights[i] = other == nullptr ? 0.0f : other[i];
-  }
-  if (taken && any != nullptr) *any = 1;
-}
-
-// The choices that took the slots, -1 = none, and in a later round whether there is one: otherwise `any` is -1.
+// The choices that took the slots, -1 = none, and in a later round the experts that have one: the others have -1.
 struct Owners {
   int32_t* of_slots;
-  const int32_t* any;  // null: not a later round
-  __device__ bool none() const { return any != nullptr && *any < 0; }
+  int32_t* of_experts;  // null: not a later round
+  int64_t size;         // slots of an expert
+
+  __device__ int64_t expert(int64_t slot) const { return static_cast<uint32_t>(slot) / static_cast<uint32_t>(size); }
+  // Whether the slot remains as it is.
+  __device__ bool leaves(int64_t slot) const { return of_experts != nullptr && of_experts[expert(slot)] < 0; }
 };
 
-size_t owner_bytes(const Tensor& slotted) { return static_cast<size_t>(slotted.shape.rows() + 1) * sizeof(int32_t); }
+// Finds the choice of the N·k that took each slot. With dweights, sets dweights of a choice without a slot to that of
+// other rounds.
+__global__ void find_owners(Sizes s, const int32_t* slots, Owners owners, const float* other, float* dweights) {
+  for (int64_t i = first_item(); i < s.tokens * s.k; i += item_stride()) {
+    const int64_t slot = s.row_of(slots[i]);
+    if (slot >= 0) {
+      owners.of_slots[slot] = static_cast<int32_t>(i);
+      if (owners.of_experts != nullptr) owners.of_experts[owners.expert(slot)] = 1;
+    } else if (dweights != nullptr && other != dweights) {
+      dweights[i] = other == nullptr ? 0.0f : other[i];
+    }
+  }
+}
+
+size_t owner_bytes(const Tensor& slotted) {
+  return static_cast<size_t>(slotted.shape.rows() + slotted.shape[0]) * sizeof(int32_t);
+}
 
 Owners enqueue_owners(const Sizes& s, const int32_t* slots, void* room, const float* other, float* dweights,
                       cudaStream_t stream) {
-  auto* owners = static_cast<int32_t*>(room);
-  int32_t* any = s.later ? owners + s.slots : nullptr;
-  check(cudaMemsetAsync(owners, 0xff, static_cast<size_t>(s.slots + 1) * sizeof(int32_t), stream), "cudaMemsetAsync");
-  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, any, other,
-         dweights);
-  return {owners, any};
+  auto* of_slots = static_cast<int32_t*>(room);
+  const Owners owners{of_slots, s.later ? of_slots + s.slots : nullptr, s.size};
+  const int64_t count = s.slots + (s.later ? s.slots / s.size : 0);
+  check(cudaMemsetAsync(room, 0xff, static_cast<size_t>(count) * sizeof(int32_t), stream), "cudaMemsetAsync");
+  launch(find_owners, blocks_for(s.tokens * s.k, kThreads), kThreads, 0, stream, s, slots, owners, other, dweights);
+  return owners;
 }
 
+// A warp writes a slot.
 template <class T, int N>
 __global__ void send_rows(Sizes s, const T* x, Owners owners, T* y) {
-  if (owners.none()) return;
-  const int64_t packs = s.width / N;
-  for (int64_t i = first_item(); i < s.slots * packs; i += item_stride()) {
-    const int64_t slot = i / packs, column = (i - slot * packs) * N;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t slot = first_item() / kWarp; slot < s.slots; slot += item_stride() / kWarp) {
+    if (owners.leaves(slot)) continue;
     const int32_t choice = owners.of_slots[slot];
-    Pack<T, N> pack{};
-    if (choice >= 0) pack = load_pack<N>(x + choice / static_cast<int32_t>(s.k) * s.width + column);
-    store_pack(y + i * N, pack);
+    const T* from = x + (choice < 0 ? 0 : choice / static_cast<int32_t>(s.k)) * s.width;
+#pragma unroll 4
+    for (int64_t column = lane * N; column < s.width; column += kWarp * N) {
+      Pack<T, N> pack{};
+      if (choice >= 0) pack = load_pack<N>(from + column);
+      store_pack(y + slot * s.width + column, pack);
+    }
   }
 }
 
@@ -142,9 +151,9 @@ __global__ void gather_rows(Sizes s, int teams, const T* y, const int32_t* slots
 template <class T, int N>
 __global__ void combine_gradients(Sizes s, const T* y, Owners owners, const float* weights, const T* dout, T* dy,
                                   const float* other, float* dweights) {
-  if (owners.none()) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t slot = first_item() / kWarp; slot < s.slots; slot += item_stride() / kWarp) {
+    if (owners.leaves(slot)) continue;
     const int32_t choice = owners.of_slots[slot];
     const T* from = dout + (choice < 0 ? 0 : choice / static_cast<int32_t>(s.k)) * s.width;
     const float w = choice < 0 ? 0 : weights[choice];
@@ -164,9 +173,9 @@ __global__ void combine_gradients(Sizes s, const T* y, Owners owners, const floa
   }
 }
 
-// Returns the blocks of a kernel that writes slots, each in as many parts.
-unsigned blocks_of_slots(const OpView& view, const Sizes& s, int64_t parts) {
-  return blocks_for(s.slots * parts, kThreads, blocks_of_round(view, 65535 * 16));
+// Returns the blocks of a kernel with a warp for each slot.
+unsigned blocks_of_slots(const OpView& view, const Sizes& s) {
+  return blocks_for(s.slots * kWarp, kThreads, blocks_of_round(view, 65535 * 16));
 }
 
 template <class T>
@@ -175,7 +184,7 @@ std::unique_ptr<Kernel> dispatch(const OpView& view) {
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
   const bool packed = rows_aligned(s.width, x, y);
-  const unsigned blocks = blocks_of_slots(view, s, packed ? s.width / kPack<T> : s.width);
+  const unsigned blocks = blocks_of_slots(view, s);
   return kernel_of(
       [=, slots = view.in<int32_t>(1), room = scratch(view, owner_bytes(view.write(0)))](cudaStream_t stream) {
         const Owners owners = enqueue_owners(s, slots, room.data, nullptr, nullptr, stream);
@@ -229,7 +238,7 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
   const T *y = view.in<T>(0), *dout = view.in<T>(3);
   T* dy = view.out<T>(0);
   const bool packed = rows_aligned(s.width, y, dout, dy);
-  const unsigned blocks = blocks_of_slots(view, s, kWarp);
+  const unsigned blocks = blocks_of_slots(view, s);
   return kernel_of([=, slots = view.in<int32_t>(1), weights = view.in<float>(2), dweights = view.out<float>(1),
                     other = other_rounds<float>(view, 4, view.write(1)),
                     room = scratch(view, owner_bytes(view.read(0)))](cudaStream_t stream) {

@@ -1,7 +1,7 @@
 // pack_rows and unpack_rows: the rows with a token of a round, between the slots of experts and one run of rows.
 //
 // One block first computes where the rows of each expert from each source begin. Slots without a token become zeros,
-// but a later round without any token leaves them as they are.
+// but a later round leaves the slots of experts without any token as they are.
 #include "block.cuh"
 #include "expert_slots.cuh"
 #include "launch.h"
@@ -47,7 +47,7 @@ __global__ void move_rows(ExpertSlots slots, int64_t width, const int64_t* first
     const int64_t run = slot / slots.rows, place = slot - run * slots.rows;
     const int64_t expert = run / slots.sources, source = run - expert * slots.sources;
     const bool taken = place < slots.taken(expert, source);
-    if (packing && !taken) continue;
+    if (!taken && (packing || slots.leaves(expert))) continue;
     const int64_t packed = taken ? (first[source * slots.experts + expert] + place) * width : 0;
     for (int64_t column = lane * N; column < width; column += kWarp * N) {
       Pack<T, N> pack{};

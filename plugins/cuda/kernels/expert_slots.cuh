@@ -1,8 +1,9 @@
 // The slots of experts of which a token has some: the first of the equal run that an expert has for each source of its
 // tokens. Their numbers are on the device.
 //
-// Surprising fact: most rounds of a dropless mixture have no token, so every kernel of a later round is as short as a
-// launch if there is none: its blocks are as many as run at once, and end when they have read the numbers.
+// Surprising fact: most experts have no token in a later round of a dropless mixture, and no op of the round reads
+// their slots, so they remain as they are. Most rounds have no token at all, and take as long as their launches: their
+// kernels have as many blocks as run at once, which end when they have read the numbers.
 #pragma once
 #include "block.cuh"
 #include "cuda/device/context.h"
@@ -13,7 +14,7 @@ namespace prun::cuda {
 struct ExpertSlots {
   const int32_t* filled;                   // [experts, sources]: tokens in all rounds
   int64_t experts, sources, rows, before;  // rows of a run; tokens of a run in earlier rounds
-  bool later;                              // a round after the first: without a token it leaves slots as they are
+  bool later;                              // a round after the first
 
   // Returns the rows of a run that have a token.
   __device__ __forceinline__ int64_t taken(int64_t expert, int64_t source) const {
@@ -32,6 +33,8 @@ struct ExpertSlots {
       if (taken(expert, source) > place) return source * rows + place;
     return none;
   }
+  // Whether the slots of an expert remain as they are, because it has no token.
+  __device__ __forceinline__ bool leaves(int64_t expert) const { return later && next(expert, 0, -1) < 0; }
   // Returns whether the op does nothing. All threads of a block of whole warps must call it.
   __device__ bool is_idle() const {
     if (!later) return false;
