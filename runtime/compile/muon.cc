@@ -219,6 +219,7 @@ TensorId OptimizerStep::orthogonalized(const MatrixGroup& group, const std::vect
   op.attrs.set("offsets", offsets), op.attrs.set("axes", axes);
   for (const char* number : {"steps", "a", "b", "c", "norm_eps"})
     op.attrs.set(number, optimizer.numbers.number(number));
+  if (state_.plan.param_dtype == Dtype::bf16) op.attrs.set("tf32", int64_t{1});
   op.unit = first;
   emitter_.compute(std::move(op));
   std::vector<Axis> over;

@@ -160,6 +160,9 @@ void add_muon(std::vector<Case>& out) {
            matrices({0, 0, 1}, {0, 1040, 32}, {8, 50, 10}, {130, 16, 90}, {1, 2, 0}, {owner, 1, owner})},
           1e-4);
   }
+  Attrs rounded = matrices({0, 0, 0}, {8, 2100, 4100}, {20, 100, 1}, {100, 20, 30}, {0, 0, 0}, {0, 0, 2});
+  rounded.set("tf32", int64_t{1});
+  f.add("orthogonalize in TF32", {"orthogonalize direction > chunk", rounded}, 2e-2);
   for (const char* axis : {"", "dp"}) {
     Attrs apply = make_attrs({{"weight_decay", 0.1}, {"lr_factor", 0.5}, {"joined_axis", "dp"}, {"axis", axis}});
     apply.set("shard", int64_t{500}), apply.set("matrix_starts", Counts{0, 320, 2000, 4000});

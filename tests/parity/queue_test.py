@@ -164,6 +164,14 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Tool
             self.close("tests/parity/groups.lua", 1, groups=groups)
             self.close("tests/parity/groups.lua", 2, *nccl(), cpu=("--transport", "shm"), groups=groups, strategy="zero3")
 
+    def test_muon_of_a_bf16_plan_multiplies_in_tf32(self):
+        for dtype, number in (("bf16", 1), ("f32", 0)):
+            dump = program_text.run(PRUN, "dump", "tests/parity/groups.lua", "--nproc", 1, "--device", "cuda", check=True, env=ENVIRONMENT,
+                                    groups="muon", dtype=dtype).stdout
+            ops = [line for line in dump.splitlines() if " orthogonalize " in line]
+            self.assertTrue(ops, dump)
+            self.assertEqual([line.count("tf32=1") for line in ops], [number] * len(ops))
+
     def test_staged_and_enqueued_collectives_agree(self):
         staged = self.close("plans/zero3.lua", 2, "--transport", "shm", cpu=("--transport", "shm"), **SMALL)
         any_order = {**SMALL, "reduce": "any"}

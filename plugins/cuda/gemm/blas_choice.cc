@@ -152,8 +152,8 @@ std::string key_of(const Gemm& gemm, const Epilogue& epilogue, size_t workspace_
                    const cublasLtMatmulAlgo_t& first) {
   const GemmShape& s = gemm.shape;
   std::string key =
-      fmt::format("{} {} {} {} {}{} {}{} {} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b, s.input,
-                  s.output, static_cast<int>(epilogue.kind), gemm.added != nullptr, workspace_bytes);
+      fmt::format("{} {} {} {} {}{} {}{}{} {} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b, s.input,
+                  s.output, s.tf32, static_cast<int>(epilogue.kind), gemm.added != nullptr, workspace_bytes);
   return key.append(reinterpret_cast<const char*>(&first), sizeof first);
 }
 

@@ -62,7 +62,7 @@ BlasGemm::BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue,
       workspace_(workspace),
       workspace_bytes_(workspace_bytes) {
   const GemmShape& s = gemm.shape;
-  const bool tf32 = s.input == PRUN_F32 && context.options().tf32;
+  const bool tf32 = s.input == PRUN_F32 && (s.tf32 || context.options().tf32);
   cublasLtMatmulDesc_t made = nullptr;
   check(cublasLtMatmulDescCreate(&made, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");

@@ -27,6 +27,7 @@ struct GemmShape {
   bool transpose_b = false;  // B is stored [n, k]
   int input = PRUN_F32;      // type of A, B, the bias and gelu's input: f32 or bf16; accumulators are always f32
   int output = PRUN_F32;     // type of C
+  bool tf32 = false;         // f32 operands may be rounded to 10 bits of mantissa, also without the option
 };
 
 enum class Activation : uint8_t { none, relu, gelu_tanh, gelu_erf };

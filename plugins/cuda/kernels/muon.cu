@@ -1,4 +1,5 @@
-// muon_momentum, orthogonalize and muon: the formulas of torch.optim.Muon, in f32 (Jordan et al., Muon, 2024).
+// muon_momentum, orthogonalize and muon: the formulas of torch.optim.Muon, in f32 (Jordan et al., Muon, 2024). GEMMs of
+// a bf16 plan (tf32 = 1) round their operands to 10 bits of mantissa, PyTorch's to 7.
 //
 // Surprising fact: with M = aI + bG + cG², G = XX', an iteration is the single GEMM MX, because aX is part of it. For a
 // tall matrix G is X'X and the GEMM is XM, so that nothing is transposed.
@@ -172,14 +173,18 @@ class NewtonSchulz final : public Kernel {
     auto* gram = reinterpret_cast<float*>(at + 2 * sizes.matrix);
     auto* square = reinterpret_cast<float*>(at + 2 * sizes.matrix + sizes.square);
     sums_ = reinterpret_cast<double*>(at + 2 * sizes.matrix + 2 * sizes.square);
+    const auto make = [&](Gemm gemm) {
+      gemm.shape.tf32 = view.integer("tf32") != 0;
+      return make_gemm(view, gemm);
+    };
     for (const Owned& one : matrices_of(view, view.share("axes").index)) {
       Iteration& it = iterations_.emplace_back();
       it.one = one, it.gram = gram, it.square = square;
-      it.squared = make_gemm(view, square_of(one, gram, square));
+      it.squared = make(square_of(one, gram, square));
       for (int i = 0; i < 2; ++i) {
         it.x[i] = x[i];
-        it.grams[i] = make_gemm(view, gram_of(one, x[i], gram));
-        it.products[i] = make_gemm(view, product_of(one, gram, x[i], x[1 - i]));
+        it.grams[i] = make(gram_of(one, x[i], gram));
+        it.products[i] = make(product_of(one, gram, x[i], x[1 - i]));
       }
     }
   }

@@ -30,13 +30,21 @@ float gelu_slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kRoot * (1 + 3 * kCube * x * x);
 }
 
+// Rounds to TF32's 10 bits of mantissa.
+float rounded(float x) {
+  return std::isfinite(x) ? std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu) : x;
+}
+
 // Returns op(a) as [k][m], or op(b) as [k][n].
-std::vector<float> packed(const Layout& layout, const void* data, int64_t batch, bool k_is_row, int64_t k, int64_t n) {
+std::vector<float> packed(const Layout& layout, const void* data, int64_t batch, bool k_is_row, int64_t k, int64_t n,
+                          bool tf32) {
   std::vector<float> out(static_cast<size_t>(k * n));
   for (int64_t p = 0; p < k; ++p)
     for (int64_t i = 0; i < n; ++i)
       out[static_cast<size_t>(p * n + i)] =
           load(layout.type, data, batch * layout.stride + (k_is_row ? layout.at(p, i) : layout.at(i, p)));
+  if (tf32)
+    for (float& x : out) x = rounded(x);
   return out;
 }
 
@@ -58,8 +66,9 @@ class One {
       : all_(all), p_(all.product), batch_(batch), m_(result_rows(all)), n_(result_columns(all)), k_(inner(all)) {}
 
   void run() {
-    const std::vector<float> a = packed(all_.a, all_.a_data, batch_, p_.transpose_a != CUBLAS_OP_N, k_, m_);
-    const std::vector<float> b = packed(all_.b, all_.b_data, batch_, p_.transpose_b == CUBLAS_OP_N, k_, n_);
+    const bool tf32 = p_.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const std::vector<float> a = packed(all_.a, all_.a_data, batch_, p_.transpose_a != CUBLAS_OP_N, k_, m_, tf32);
+    const std::vector<float> b = packed(all_.b, all_.b_data, batch_, p_.transpose_b == CUBLAS_OP_N, k_, n_, tf32);
     std::vector<float> column(static_cast<size_t>(m_)), row_sums(static_cast<size_t>(m_));
     for (int64_t j = 0; j < n_; ++j) {
       std::fill(column.begin(), column.end(), 0.0f);
