@@ -23,7 +23,7 @@ class Cuts {
     for (size_t i = 0; i < words_.size(); ++i) words_[i] |= others.words_[i];
   }
   bool has(size_t cut) const { return (words_[cut / 64] >> cut % 64 & 1) != 0; }
-  auto operator<=>(const Cuts&) const = default;
+  bool operator<(const Cuts& other) const { return words_ < other.words_; }
 
  private:
   std::vector<uint64_t> words_;
