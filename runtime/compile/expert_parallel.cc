@@ -85,7 +85,7 @@ void mark_sent_slots(CompileState& state) {
       node.attrs.set("whole", int64_t{1});
     if (node.op == &ops::dispatch && node.attrs.has("round")) dispatched[node.outputs[0]] = &node;
     const bool ends = node.op == &ops::expert_linear || node.op == &ops::expert_activation || node.op == &ops::combine;
-    if (ends || node.inputs.empty()) continue;
+    if (ends || node.inputs.empty() || node.outputs.empty()) continue;
     const ValueId x = node.inputs[0];
     if (exchanges || returned.contains(x)) returned.insert(node.outputs.begin(), node.outputs.end());
     const auto found = dispatched.find(x);

@@ -103,4 +103,16 @@ std::unique_ptr<Kernel> make_counted_kernel(const RankMemory& memory, const Op& 
   return make_row_exchange(communicator_of(memory, op, world), memory, op, static_cast<const int32_t*>(counts), queue);
 }
 
+void connect_pairs(Communicator& communicator) {
+  const std::vector<uint8_t> out(communicator.size());
+  std::vector<uint8_t> in(communicator.size());
+  CollCall call;
+  call.kind = CollKind::all_to_all;
+  call.dtype = Dtype::u8;
+  call.send = out.data();
+  call.recv = in.data();
+  call.count = 1;
+  communicator.run(call);
+}
+
 }  // namespace prun

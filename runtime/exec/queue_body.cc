@@ -175,6 +175,7 @@ HostThread& QueueBody::host_thread(StreamId s) {
 
 void QueueBody::make_items() {
   QueueDevice& device = context_.memory.device();
+  std::set<Communicator*> connected;  // between all members
   for (size_t i = 0; i < regions_.items.size(); ++i) {
     const Item& item = regions_.items[i];
     if (item.awaited) reached_[i].emplace(device);
@@ -191,10 +192,12 @@ void QueueBody::make_items() {
     if (of.def->op_class == OpClass::transfer)
       transfers_[i] = {context_.rank.data(of.writes[0]), context_.rank.data(of.reads[0]),
                        program().tensors[of.reads[0]].bytes()};
-    else if (regions_.regions[regions_.region_of[i]].counted)
+    else if (regions_.regions[regions_.region_of[i]].counted) {
+      Communicator& communicator = communicator_of(context_.rank, of, context_.world);
+      if (connected.insert(&communicator).second) connect_pairs(communicator);
       enqueued_[i] = make_counted_kernel(context_.rank, of, context_.world, context_.memory.counts(counts_of(of)),
                                          stream(item.op.stream).queue());
-    else if (of.communicates())
+    } else if (of.communicates())
       enqueued_[i] = make_enqueued_kernel(context_.rank, of, context_.world, stream(item.op.stream).queue());
     else
       kernels_[i].emplace(device, AbiOp(context_.rank, of, context_.threads, context_.values).get());

@@ -47,7 +47,8 @@ std::vector<Case> view_cases() {
   std::vector<Case> out;
   for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 2, 5}, {3, 8, 16}, {5, 70, 33}})
     for (std::optional<Dtype> dtype : {T, I32, I64}) add_moves(out, dtype, a, b, c);
-  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 2, 1}, {3, 2, 5}, {5, 70, 33}, {2, 40, 600}}) {
+  for (auto [a, b, c] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 2, 1}, {3, 2, 5}, {5, 70, 33}, {3, 40, 133}, {2, 40, 600}}) {
     Family f(out, {{"dy", {T, {a, b, c}}},
                    {"middle", {T, {a, 1, c}}},
                    {"outer", {T, {1, b, 1}}},

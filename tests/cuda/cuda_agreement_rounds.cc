@@ -52,8 +52,8 @@ std::vector<Case> cases_of(const Rounds& s, double filled) {
   return out;
 }
 
-TEST(CudaAgreement, ARoundWithoutATokenWritesNothing) {
-  // All tokens of an expert are in round 0. Sizes of tensor cores and, with `odd`, none of theirs.
+TEST(CudaAgreement, ARoundWithoutATokenChangesNothing) {
+  // All tokens of an expert are in round 0. Tensor cores take the sizes unless they are odd.
   for (const int64_t odd : {0, 1}) {
     const Rounds s{4, 2, 150, 32 + odd, 64 + odd, 300, 2};
     for (const Case& c : cases_of(s, static_cast<double>(s.size)))

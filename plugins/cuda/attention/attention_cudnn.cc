@@ -213,7 +213,7 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   CudnnAttentionShape shape = shape_of(s, *r, slice.batch, slice.kv_heads);
   shape.q = strides(a.q), shape.k = strides(a.k), shape.v = strides(a.v), shape.out = strides(a.out);
   shape.dq = strides(dq), shape.dk = strides(dk), shape.dv = strides(dv);
-  // Statistics are contiguous (attention_graphs.h), so the lse of the later half of the queries is copied behind dots,
+  // Statistics are contiguous (attention_graphs.h), so the lse of the later half of the queries is copied after dots,
   // which has half the rows, too.
   const int64_t all_rows = s.batch * s.heads * r->queries;
   const bool packs = r->queries < s.length;

@@ -282,7 +282,7 @@ std::unique_ptr<Kernel> chunk_attention(const OpView& view, const Cache& s) {
   a.k = {cache, s.kept(), s.kept() * s.context};
   a.v = {cache + s.kv_heads * s.size, s.kept(), s.kept() * s.context};
   a.lse = reinterpret_cast<float*>(static_cast<char*>(memory.data) + s.span_bytes());
-  return kernel_of([=, at = view.in<int32_t>(1), own = attend_forward(a)](cudaStream_t stream) {
+  return kernel_of([=, at = view.in<int32_t>(1), own = attend_forward(a), held = memory.owned](cudaStream_t stream) {
     launch(keep<bf16>, blocks_for(s.batch * s.length * s.kept(), kThreads), kThreads, 0, stream, qkv, at, cache, s);
     launch(limit_keys, blocks_for(s.batch * s.length, kThreads), kThreads, 0, stream, at, spans, s.batch * s.length,
            s.context);

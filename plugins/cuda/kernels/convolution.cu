@@ -18,7 +18,7 @@ constexpr int64_t kMostColumns = int64_t{64} << 20;  // bytes of a chunk with se
 struct Plan {
   Convolution at;
   bool direct = false;  // by one kernel
-  // 1 x 1, and rows of a GEMM that tensor cores load as they are: a GEMM for each sample is the whole op.
+  // The kernel is 1 x 1, and tensor cores load the rows as they are: a GEMM for each sample is the whole op.
   bool plain = false;
   int dtype = PRUN_F32;
   size_t bytes = 0;
@@ -118,7 +118,8 @@ unsigned blocks(int64_t count) { return blocks_for(count, kThreads); }
 template <class T, class F>
 auto with_pack(int64_t count, const F& f) {
   if (count % kPack<T> == 0) return f.template operator()<kPack<T>>();
-  if (kPack < T >> 4 && count % 4 == 0) return f.template operator()<4>();
+  constexpr int most = kPack<T>;
+  if (most > 4 && count % 4 == 0) return f.template operator()<4>();
   return f.template operator()<1>();
 }
 

@@ -58,7 +58,7 @@ struct Owners {
   int64_t size;         // slots of an expert
 
   __device__ int64_t expert(int64_t slot) const { return static_cast<uint32_t>(slot) / static_cast<uint32_t>(size); }
-  // Whether the slot remains as it is.
+  // Returns whether the slot remains as it is.
   __device__ bool leaves(int64_t slot) const { return of_experts != nullptr && of_experts[expert(slot)] < 0; }
 };
 
@@ -196,7 +196,7 @@ template <class T>
 std::unique_ptr<Kernel> gathered(const Sizes& s, const T* y, const int32_t* slots, const float* weights, const T* other,
                                  T* out) {
   const bool packed = rows_aligned(s.width, y, out) && (other == nullptr || rows_aligned(s.width, other));
-  // Warps that fill a GPU several times, in a later round, of few tokens, once. Tokens share them.
+  // The first round has enough warps to fill a GPU several times; a later one, which has few tokens, to fill it once.
   const int64_t warps = s.first > 0 ? 8192 : 32768;
   const int64_t runs = (s.width / (packed ? kPack<T> : 1) + kWarp - 1) / kWarp;
   const int64_t teams = std::clamp<int64_t>(warps / std::max<int64_t>(1, s.tokens), 1, std::max<int64_t>(1, runs));

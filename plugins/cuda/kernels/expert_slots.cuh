@@ -1,5 +1,5 @@
-// The slots of experts of which a token has some: the first of the equal run that an expert has for each source of its
-// tokens. Their numbers are on the device.
+// Slots of experts that hold a token: the first ones of the equal run that an expert has for each source of its tokens.
+// Their numbers are on the device.
 //
 // Surprising fact: most experts have no token in a later round of a dropless mixture, and no op of the round reads
 // their slots, so they remain as they are. Most rounds have no token at all, and take as long as their launches: their
@@ -33,7 +33,7 @@ struct ExpertSlots {
       if (taken(expert, source) > place) return source * rows + place;
     return none;
   }
-  // Whether the slots of an expert remain as they are, because it has no token.
+  // Returns whether the slots of an expert remain as they are, because it has no token.
   __device__ __forceinline__ bool leaves(int64_t expert) const { return later && next(expert, 0, -1) < 0; }
   // Returns whether the op does nothing. All threads of a block of whole warps must call it.
   __device__ bool is_idle() const {

@@ -10,8 +10,9 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kFewIds = 16;      // per sample; each element of a row's gradient compares them all
-constexpr int64_t kNarrowRows = 32;  // elements of rows that are not worth a sort
+constexpr int64_t kFewIds = 16;  // per sample; each element of a row's gradient compares them all
+// Elements of rows that are not worth a sort: its lists have some 72 bytes a row.
+constexpr int64_t kNarrowRows = 128;
 
 struct Rows {
   int64_t outer = 1, n, rows, inner = 1;
@@ -25,6 +26,7 @@ struct Rows {
     view.expect_count(x, outer * rows * inner);
     view.expect_count(y, outer * n * inner);
   }
+  // Returns whether the gradient sorts the ids.
   bool sorts() const { return n > kFewIds && inner >= kNarrowRows && std::max(n, rows) * outer <= INT32_MAX; }
 };
 

@@ -98,7 +98,8 @@ std::unique_ptr<Kernel> make_squares_grad(const OpView& view) {
   });
 }
 
-bool lie_alike(const void* a, const void* b) {
+// Returns whether packs begin at the same elements of both.
+bool same_alignment(const void* a, const void* b) {
   return reinterpret_cast<uintptr_t>(a) % 16 == reinterpret_cast<uintptr_t>(b) % 16;
 }
 unsigned threads_of(int64_t width) { return row_threads(Columns{0, width, width, width}); }
@@ -171,7 +172,7 @@ std::unique_ptr<Kernel> make_kl(const OpView& view) {
                       parts = scratch(view, kl_parts(view)), loss = view.out<float>(0)](cudaStream_t stream) {
       double* data = static_cast<double*>(parts.data);
       launch(kl_of_rows<T>, static_cast<unsigned>(rows), threads_of(width), 0, stream, x, teacher, width, by, data,
-             lie_alike(x, teacher));
+             same_alignment(x, teacher));
       finish_sum(stream, data, rows, scale, loss);
     });
   });
@@ -207,7 +208,7 @@ std::unique_ptr<Kernel> make_kl_grad(const OpView& view) {
                       by = static_cast<float>(by), width = view.read(0).shape.last(),
                       factor = static_cast<float>(scale_of(view) * by)](cudaStream_t stream) {
       launch(kl_gradient<T>, static_cast<unsigned>(rows), threads_of(width), 0, stream, x, teacher, width, by, factor,
-             dx, lie_alike(x, teacher) && lie_alike(x, dx));
+             dx, same_alignment(x, teacher) && same_alignment(x, dx));
     });
   });
 }
@@ -255,7 +256,7 @@ std::unique_ptr<Kernel> make_logsumexp_grad(const OpView& view) {
     return kernel_of([x = view.in<T>(0), lse = view.in<float>(1), dlse = view.in<float>(2), dx = view.out<T>(0), rows,
                       width = view.read(0).shape.last()](cudaStream_t stream) {
       launch(lse_gradient<T>, static_cast<unsigned>(rows), threads_of(width), 0, stream, x, lse, dlse, width, dx,
-             lie_alike(x, dx));
+             same_alignment(x, dx));
     });
   });
 }
