@@ -295,6 +295,18 @@ void add_round(Family& f, const Attrs& attrs, const Attrs& of_route) {
   f.add("expert_linear_dw_add of a round", {"expert_linear_dw_add y wide filled dw > dw", round}, 3e-6, {any, sent});
 }
 
+// Experts' ops on tokens dispatched by route, with empty slots, and for devices that skip them if most are empty.
+void add_empty_slots(Family& f, const Line& route, const Line& send) {
+  for (const double routed : {1.0, 0.1}) {
+    Attrs part;
+    part.set("routed", routed);
+    f.add("expert_linear of slots", {"expert_linear y w filled > wide", part}, 3e-6, {route, send});
+    f.add("expert_linear_dx of slots", {"expert_linear_dx y turned filled > wide", part}, 3e-6, {route, send});
+    f.add("expert_linear_dw of slots", {"expert_linear_dw y wide filled > dw", part}, 3e-6, {route, send});
+    f.add("expert_linear_dw_add of slots", {"expert_linear_dw_add y wide filled sum > dw", part}, 3e-6, {route, send});
+  }
+}
+
 }  // namespace
 
 std::vector<Case> row_cases() {
@@ -373,16 +385,7 @@ std::vector<Case> moe_cases() {
     f.add("pack_rows", "pack_rows y all > packed", 0);
     f.add("unpack_rows", "unpack_rows packed all > y", 0);
     add_round(f, attrs, whole);
-    // Experts' ops on tokens dispatched by route, with empty slots, and for devices that skip them if most are empty.
-    for (const double routed : {1.0, 0.1}) {
-      Attrs part;
-      part.set("routed", routed);
-      f.add("expert_linear of slots", {"expert_linear y w filled > wide", part}, 3e-6, {route, send});
-      f.add("expert_linear_dx of slots", {"expert_linear_dx y turned filled > wide", part}, 3e-6, {route, send});
-      f.add("expert_linear_dw of slots", {"expert_linear_dw y wide filled > dw", part}, 3e-6, {route, send});
-      f.add("expert_linear_dw_add of slots", {"expert_linear_dw_add y wide filled sum > dw", part}, 3e-6,
-            {route, send});
-    }
+    add_empty_slots(f, route, send);
   }
   return out;
 }
