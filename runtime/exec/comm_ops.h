@@ -36,9 +36,8 @@ std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op&
 std::unique_ptr<Kernel> make_counted_kernel(const RankMemory& memory, const Op& op, World& world, const void* counts,
                                             prun_queue queue);
 
-// Sends a byte between all members. A transport that connects two ranks by their first message would otherwise block
-// the enqueuing thread of one of them in the middle of a step, while a collective of the other waits for it.
-// Collective.
+// Sends a byte between all pairs of members, so that none of them connects in the middle of a step: that blocks the
+// thread that enqueues, while a collective of the peer may wait for it. All members call it.
 void connect_pairs(Communicator& communicator);
 
 // Returns the channel of a one-sided op that the transport implements; null: the op is not one-sided, or is a message

@@ -137,7 +137,7 @@ TEST(CudaAgreement, ARoundWritesTheSlotsOfExpertsWithATokenAlone) {
     }
 }
 
-// A sum over the rows of no token is zero, not what was in memory.
+// A GEMM that sums over rows writes zeros if no row has a token.
 TEST(CudaAgreement, ASumOverNoRowsIsZero) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     OpList list(cuda());

@@ -165,7 +165,7 @@ TEST(Regions, AHostOpThatWritesNothingHasNoLanding) {
 }
 
 // A region that is not convex cannot be captured in one piece, because ops outside it must run between its ops.
-// Stream 0 packs, unpacks and computes; stream 1 gathers counts and exchanges rows. 0.0 to 0.3 read neither.
+// Stream 0 packs, unpacks and computes; stream 1 gathers counts and exchanges rows.
 TEST(Regions, ACountedOpIsEnqueuedAloneOnceItsCountsAreOnTheHost) {
   Made made;
   made.stream().op(D).op(D, {{1, 0, 0}}).op(D, {{1, 1, 0}}).op(D);

@@ -143,7 +143,7 @@ void images(Table& table, bool small) {
        {Layer{"UNet 320", 8, 320, 320, 64, 3, 1, 1, 1}, Layer{"UNet 1,280", 8, 1280, 1280, 16, 3, 1, 1, 1},
         Layer{"ViT patches", 256, 3, 768, 224, 16, 16, 0, 1}, Layer{"ResNet 1 x 1", 64, 256, 64, 56, 1, 1, 0, 1},
         Layer{"ConvNeXt 7 x 7", 64, 96, 96, 56, 7, 1, 3, 96}}) {
-    // The tiny shapes have as many groups, or none.
+    // Small shapes keep whether a layer is depthwise.
     const int64_t samples = small ? 2 : l.samples, size = small ? std::min<int64_t>(l.size, 16) : l.size;
     const int64_t in = small ? std::min<int64_t>(l.in, 8) : l.in, out = small ? std::min<int64_t>(l.out, 8) : l.out;
     const int64_t groups = l.groups > 1 ? in : 1, side = (size + 2 * l.padding - l.kernel) / l.stride + 1;

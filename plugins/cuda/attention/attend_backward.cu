@@ -65,8 +65,9 @@ __global__ void __launch_bounds__(C::kThreads) attend_backward_kernel(const Atte
             heads = OfKeys ? s.first_user(own_head + 1) - first_head : 1;
   TileRange tiles{};
   SeenKeys seen{};  // by the warp's queries
-  // A mask of keys: bits of own rows in the memory that the other kernel has for own queries, or of all other rows in
-  // the memory that the other kernel has for tiles of queries.
+  // The bits of a mask of keys take shared memory that this kernel does not use. The kernel over keys stores those of
+  // its own rows where the one over queries has the lse of its queries. The kernel over queries stores those of all
+  // keys where the one over keys has the statistics of tiles.
   constexpr int kOwn = 16 * M, kKeptWords = C::Tiles * N * C::kRowBytes / 4;
   uint32_t* const kept_words =
       OfKeys ? reinterpret_cast<uint32_t*>(own_queries.lse) : reinterpret_cast<uint32_t*>(statistics);

@@ -6,8 +6,8 @@
 // A block has up to four queries that attend to one head of keys: query heads of its group and, in a prompt, following
 // tokens. So a row of the cache is loaded once for all of them.
 //
-// In bf16 a chunk of a long prompt runs on tensor cores, by the kernel of the op attend over the cache: each row's span
-// are the keys up to its position.
+// In bf16 a chunk of a long prompt runs on tensor cores, by the kernel of the op attend over the cache: a row's span
+// ends at its position.
 //
 // Surprising fact: the number of blocks that share a query depends on the capacity of the cache, because only the
 // device stores the number of tokens in it. The launch is therefore the same for every token, and a graph of it can be

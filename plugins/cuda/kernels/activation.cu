@@ -78,8 +78,9 @@ std::unique_ptr<Kernel> make_gelu_dx(const OpView& view) {
   return exact_gelu(view) ? make<2, 1, GeluErfDx>(view) : make<2, 1, GeluTanhDx>(view);
 }
 
-// The activation of a later round, `of_expert` elements each. Slots without a token are zeros, and so are their
-// results; those of an expert without any remain as they are. A block computes a run of packs at a time.
+// Computes the activation of a later round. An expert has `of_expert` elements. Slots without a token are zeros, and so
+// are their results; those of an expert without any token remain as they are. A block computes a run of packs at a
+// time.
 template <class T, int N, int kIn, int kOut, class F>
 __global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
     expert_pointwise(ExpertSlots slots, int64_t of_expert, Streams<T, kIn, kOut> streams, F f) {

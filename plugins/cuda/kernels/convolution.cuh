@@ -59,16 +59,15 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
   const Frame& f = at.frame;
   const int64_t channels = at.s.groups * at.s.in;
   for (int64_t i = first_item(); i < at.chunk * channels * f.inputs; i += item_stride()) {
-    const int64_t plane = i / f.inputs, sample = plane / channels, channel = plane - sample * channels;
-    const int place = static_cast<int>(i - plane * f.inputs), row = place / f.columns.x,
-              column = place - row * f.columns.x;
+    const Place at_input = f.input_at(i);
+    const int64_t sample = at_input.channel / channels, channel = at_input.channel - sample * channels;
     const float* from = columns + (channel * f.taps * at.chunk + sample) * f.results;
     float sum = 0;
     for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
-      const int result_row = f.rows.result(row, tap_row);
+      const int result_row = f.rows.result(at_input.row, tap_row);
       if (result_row < 0) continue;
       for (int tap = 0; tap < f.columns.kernel; ++tap) {
-        const int result_column = f.columns.result(column, tap);
+        const int result_column = f.columns.result(at_input.column, tap);
         if (result_column < 0) continue;
         sum += from[(tap_row * f.columns.kernel + tap) * at.width() + result_row * f.columns.y + result_column];
       }
@@ -118,20 +117,19 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
     conv_direct(const T* x, const T* w, const T* bias, T* y, sdk::Windows s, Frame f) {
   const int64_t channels = s.groups * s.out;
   for (int64_t i = first_item(); i < s.samples * channels * f.results; i += item_stride()) {
-    const int64_t plane = i / f.results, sample = plane / channels, out = plane - sample * channels;
-    const int place = static_cast<int>(i - plane * f.results), row = place / f.columns.y,
-              column = place - row * f.columns.y;
+    const Place at = f.result_at(i);
+    const int64_t sample = at.channel / channels, out = at.channel - sample * channels;
     const T* image = x + (sample * s.groups + out / s.out) * s.in * f.inputs;
     const T* weight = w + out * s.in * f.taps;
     float sum = 0;
     for (int64_t c = 0; c < s.in; ++c, image += f.inputs)
       for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row, weight += f.columns.kernel) {
-        const int in_row = f.rows.at(row, tap_row);
+        const int in_row = f.rows.at(at.row, tap_row);
         if (!f.rows.inside(in_row)) continue;
         const T* from = image + int64_t{in_row} * f.columns.x;
 #pragma unroll 4
         for (int tap = 0; tap < f.columns.kernel; ++tap) {
-          const int in_column = f.columns.at(column, tap);
+          const int in_column = f.columns.at(at.column, tap);
           if (f.columns.inside(in_column)) sum += widen(from[in_column]) * widen(weight[tap]);
         }
       }
@@ -143,21 +141,19 @@ __global__ void __launch_bounds__(kConvolutionThreads, kStreamingBlocks)
     transpose_direct(const T* y, const T* w, T* x, sdk::Windows s, Frame f) {
   const int64_t channels = s.groups * s.in;
   for (int64_t i = first_item(); i < s.samples * channels * f.inputs; i += item_stride()) {
-    const int64_t plane = i / f.inputs, sample = plane / channels, channel = plane - sample * channels,
-                  group = channel / s.in;
-    const int place = static_cast<int>(i - plane * f.inputs), row = place / f.columns.x,
-              column = place - row * f.columns.x;
+    const Place at = f.input_at(i);
+    const int64_t sample = at.channel / channels, channel = at.channel - sample * channels, group = channel / s.in;
     const T* image = y + (sample * s.groups + group) * s.out * f.results;
     float sum = 0;
     for (int64_t o = group * s.out; o < (group + 1) * s.out; ++o, image += f.results) {
       const T* weight = w + (o * s.in + channel - group * s.in) * f.taps;
       for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row, weight += f.columns.kernel) {
-        const int result_row = f.rows.result(row, tap_row);
+        const int result_row = f.rows.result(at.row, tap_row);
         if (result_row < 0) continue;
         const T* from = image + int64_t{result_row} * f.columns.y;
 #pragma unroll 4
         for (int tap = 0; tap < f.columns.kernel; ++tap) {
-          const int result_column = f.columns.result(column, tap);
+          const int result_column = f.columns.result(at.column, tap);
           if (result_column >= 0) sum += widen(from[result_column]) * widen(weight[tap]);
         }
       }

@@ -55,7 +55,8 @@ inline ExpertSlots expert_slots_of(const OpView& view, size_t read, int64_t expe
   return {view.in<int32_t>(read), experts, sources, slots / sources, round * (slots / sources), round > 0};
 }
 
-// Returns at most how many blocks of 256 threads a kernel of a round has; `whole` in the first one.
+// Returns the most blocks, of 256 threads each, of a round's kernel: `whole` in the first round, then those that the
+// GPU runs at once.
 inline int64_t blocks_of_round(const OpView& view, int64_t whole) {
   return view.integer("round") > 0 ? view.context().multiprocessors() * int64_t{8} : whole;
 }

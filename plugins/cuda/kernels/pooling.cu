@@ -22,7 +22,7 @@ struct Pool {
   }
 };
 
-// Returns the first largest element of a result's window; a NaN is larger than all numbers.
+// Returns the index of the first largest element in a result's window; a NaN is larger than all numbers.
 template <class T>
 __device__ int largest_of(const Frame& f, const T* image, int row, int column) {
   int found = -1;
@@ -45,24 +45,22 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks) pool_windows(const T* x, T* y, Pool pool) {
   const Frame& f = pool.frame;
   for (int64_t i = first_item(); i < pool.channels * f.results; i += item_stride()) {
-    const int64_t channel = i / f.results;
-    const T* image = x + channel * f.inputs;
-    const int place = static_cast<int>(i - channel * f.results), row = place / f.columns.y,
-              column = place - row * f.columns.y;
+    const Place at = f.result_at(i);
+    const T* image = x + at.channel * f.inputs;
     if (pool.largest) {
-      y[i] = image[largest_of(f, image, row, column)];
+      y[i] = image[largest_of(f, image, at.row, at.column)];
       continue;
     }
     float sum = 0;
     for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
-      const int in_row = f.rows.at(row, tap_row);
+      const int in_row = f.rows.at(at.row, tap_row);
       if (!f.rows.inside(in_row)) continue;
       for (int tap = 0; tap < f.columns.kernel; ++tap) {
-        const int in_column = f.columns.at(column, tap);
+        const int in_column = f.columns.at(at.column, tap);
         if (f.columns.inside(in_column)) sum += widen(image[in_row * f.columns.x + in_column]);
       }
     }
-    y[i] = narrow<T>(sum / pool.divisor(row, column));
+    y[i] = narrow<T>(sum / pool.divisor(at.row, at.column));
   }
 }
 
@@ -71,18 +69,16 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     pool_windows_grad(const T* dy, const T* x, T* dx, Pool pool) {
   const Frame& f = pool.frame;
   for (int64_t i = first_item(); i < pool.channels * f.inputs; i += item_stride()) {
-    const int64_t channel = i / f.inputs;
-    const int place = static_cast<int>(i - channel * f.inputs), row = place / f.columns.x,
-              column = place - row * f.columns.x;
+    const Place at = f.input_at(i);
     float sum = 0;
     for (int tap_row = 0; tap_row < f.rows.kernel; ++tap_row) {
-      const int result_row = f.rows.result(row, tap_row);
+      const int result_row = f.rows.result(at.row, tap_row);
       if (result_row < 0) continue;
       for (int tap = 0; tap < f.columns.kernel; ++tap) {
-        const int result_column = f.columns.result(column, tap);
+        const int result_column = f.columns.result(at.column, tap);
         if (result_column < 0) continue;
-        if (pool.largest && largest_of(f, x + channel * f.inputs, result_row, result_column) != place) continue;
-        const float gradient = widen(dy[channel * f.results + result_row * f.columns.y + result_column]);
+        if (pool.largest && largest_of(f, x + at.channel * f.inputs, result_row, result_column) != at.index) continue;
+        const float gradient = widen(dy[at.channel * f.results + result_row * f.columns.y + result_column]);
         sum += pool.largest ? gradient : gradient / pool.divisor(result_row, result_column);
       }
     }

@@ -30,9 +30,25 @@ struct Axis {
   }
 };
 
+// An element's channel, counted over all samples, and its index, row and column in that channel.
+struct Place {
+  int64_t channel;
+  int index, row, column;
+};
+
 struct Frame {
   Axis rows, columns;
   int inputs = 1, results = 1, taps = 1;  // elements of a channel, of its results, of a kernel
+
+  __device__ __forceinline__ Place input_at(int64_t i) const { return place_of(i, inputs, columns.x); }
+  __device__ __forceinline__ Place result_at(int64_t i) const { return place_of(i, results, columns.y); }
+
+ private:
+  static __device__ __forceinline__ Place place_of(int64_t i, int size, int width) {
+    const int64_t channel = i / size;
+    const int index = static_cast<int>(i - channel * size), row = index / width;
+    return {channel, index, row, index - row * width};
+  }
 };
 
 // Throws Failure(PRUN_ENOTSUP) for larger images.
