@@ -205,7 +205,7 @@ class Packages(unittest.TestCase):
 shift 4
 echo "install $*" >>events
 if [[ $* == *late* ]]; then
-  until [ -e build/asan/bin/fast_tests ]; do sleep 0.05; done
+  until grep -qx 'built asan fast_tests' events; do sleep 0.05; done
   if [ -n "${REFUSED-}" ]; then exit 100; fi
 fi
 printf '%s\\n' "$@" >>installed
