@@ -17,6 +17,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
+import prun_faults_test as faults  # noqa: E402
+
 PRUN = sys.argv[1]
 ALL = "--all" in sys.argv[2:]
 SIZES = ["layers=4", "width=32", "heads=4", "context=16", "batch=8"]
@@ -203,6 +206,7 @@ class Stops(Folders):
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def stop(self, run, *signals):
+        faults.wait_for(lambda: faults.ranks_of(run.pid) or run.poll() is not None, "the start of the ranks")
         time.sleep(1)
         for number in signals:
             run.send_signal(number)

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
+import prun_faults_test as faults  # noqa: E402
 
 PRUN = str(pathlib.Path(sys.argv[1]).resolve())
 HERE = pathlib.Path(__file__).resolve().parent
@@ -264,12 +266,12 @@ class CtrlC(History):
         words = [PRUN, PLAN, "--set", f"steps={steps}", "--metrics", "m", *map(str, options)]
         run = subprocess.Popen(words, cwd=self.here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(run.stderr.close)
-        end = time.monotonic() + 30
-        while not (self.here / "m").exists() or not (self.here / "m").stat().st_size:
-            self.assertIsNone(run.poll())
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        faults.wait_for(lambda: self.trained() or run.poll() is not None, "step 1")
+        self.assertIsNone(run.poll())
         return run
+
+    def trained(self):
+        return (self.here / "m").exists() and (self.here / "m").stat().st_size > 0
 
     def test_the_first_keeps_what_was_trained(self):
         run = self.start("--checkpoint", "D")
@@ -287,11 +289,11 @@ class CtrlC(History):
         self.assertEqual(run.returncode, 130)
 
     def test_the_second_ends_at_once(self):
-        run = self.start("--checkpoint", "D", "--chaos", "stop:rank=0@step=20")
-        time.sleep(0.5)
-        for _ in range(2):
-            run.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+        run = self.start("--checkpoint", "D", "--chaos", "stop:rank=0@step=3")
+        faults.wait_for(lambda: [faults.state(pid) for pid in faults.ranks_of(run.pid).values()] == ["T"], "the stop of rank 0")
+        run.send_signal(signal.SIGINT)
+        self.assertIn("prun: Ctrl-C: a checkpoint, then the end", run.stderr.readline())
+        run.send_signal(signal.SIGINT)
         said = run.communicate(timeout=60)[1]
         self.assertEqual(run.returncode, 130, said)
 

@@ -7,7 +7,6 @@ Usage: deaf_test.py PRUN. Standard library only.
 import os
 import pathlib
 import pty
-import re
 import resource
 import signal
 import subprocess
@@ -20,19 +19,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import prun_faults_test as faults  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-
-
-def state(pid):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
-def ranks_of(pid):
-    found = {}
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
-        if match:
-            found[int(match[1])] = int(child)
-    return found
 
 
 class Deaf(unittest.TestCase):
@@ -59,20 +45,20 @@ class Deaf(unittest.TestCase):
         self.addCleanup(os.close, reader)
         process = self.start("--nproc", "2", "--metrics", "-", stdout=writer, stderr=writer)
         os.close(writer)
-        faults.wait_for(lambda: len(ranks_of(process.pid)) == 2, "the start of both ranks")
+        faults.wait_for(lambda: len(faults.ranks_of(process.pid)) == 2, "the start of both ranks")
         time.sleep(1.5)
         return process
 
     def test_a_dead_rank_is_noticed_though_nobody_reads(self):
         process = self.stuck()
-        ranks = ranks_of(process.pid)
+        ranks = faults.ranks_of(process.pid)
         os.kill(ranks[1], signal.SIGKILL)
         faults.wait_for(lambda: not any(map(faults.running, ranks.values())), "the end of all ranks", 3)
         self.assertEqual(process.wait(timeout=20), 10)
 
     def test_sigterm_is_obeyed_though_nobody_reads(self):
         process = self.stuck()
-        ranks = ranks_of(process.pid)
+        ranks = faults.ranks_of(process.pid)
         process.send_signal(signal.SIGTERM)
         faults.wait_for(lambda: not any(map(faults.running, ranks.values())), "the end of all ranks", 3)
         self.assertEqual(process.wait(timeout=20), 143)
@@ -83,9 +69,9 @@ class Deaf(unittest.TestCase):
         self.addCleanup(os.close, master)
         process = self.start("--nproc", "2", "--metrics", "-", stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
         os.close(slave)
-        faults.wait_for(lambda: len(ranks_of(process.pid)) == 2, "the start of both ranks")
+        faults.wait_for(lambda: len(faults.ranks_of(process.pid)) == 2, "the start of both ranks")
         time.sleep(1.5)
-        ranks = ranks_of(process.pid)
+        ranks = faults.ranks_of(process.pid)
         os.kill(ranks[0], signal.SIGKILL)
         faults.wait_for(lambda: not any(map(faults.running, ranks.values())), "the end of all ranks", 3)
         self.assertEqual(process.wait(timeout=20), 10)
@@ -94,8 +80,8 @@ class Deaf(unittest.TestCase):
         """The pipe's reader starts after the ranks have ended; the rows exceed the pipe's capacity."""
         steps = [*faults.ENDLESS[:-1], "steps=400"]
         process = self.start("--nproc", "2", "--metrics", "-", plan=tuple(steps), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        faults.wait_for(lambda: len(ranks_of(process.pid)) == 2, "the start of both ranks")
-        faults.wait_for(lambda: not ranks_of(process.pid), "the end of both ranks", 60)
+        faults.wait_for(lambda: len(faults.ranks_of(process.pid)) == 2, "the start of both ranks")
+        faults.wait_for(lambda: not faults.ranks_of(process.pid), "the end of both ranks", 60)
         rows = process.stdout.read()
         process.stdout.close()
         self.assertEqual(process.wait(timeout=20), 0)
@@ -130,9 +116,9 @@ end)
             return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
         def all_in(states):
-            return all(state(pid) in states for pid in (process.pid, *ranks.values()))
+            return all(faults.state(pid) in states for pid in (process.pid, *ranks.values()))
         faults.wait_for(lambda: steps() > 3, "step 3")
-        ranks = ranks_of(process.pid)
+        ranks = faults.ranks_of(process.pid)
         process.send_signal(signal.SIGTSTP)
         faults.wait_for(lambda: all_in("T"), "the stop of launcher and ranks", 3)
         time.sleep(4)  # longer than --timeout

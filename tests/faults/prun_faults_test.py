@@ -32,11 +32,28 @@ def wait_for(condition, what, seconds=60):
         time.sleep(0.01)
 
 
+def state(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 def running(pid):
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return state(pid) not in "ZX"
     except (FileNotFoundError, ProcessLookupError):  # it may end while it is read
         return False
+
+
+def ranks_of(pid):
+    """Returns {rank: process id} of a launcher's children."""
+    found = {}
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
+        except OSError:  # the script child has just ended
+            continue
+        if match:
+            found[int(match[1])] = int(child)
+    return found
 
 
 def run_with_own_shm():
@@ -84,16 +101,7 @@ class Run:
         wait_for(enough, f"step {count}")
 
     def ranks(self):
-        """Returns {rank: process id} of this launcher's children."""
-        pid, found = self.process.pid, {}
-        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            try:
-                match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
-            except OSError:  # the script child has just ended
-                continue
-            if match:
-                found[int(match[1])] = int(child)
-        return found
+        return ranks_of(self.process.pid)
 
     def text(self):
         return self.errors.read_text()

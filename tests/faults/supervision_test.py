@@ -30,6 +30,15 @@ def prun(*words, cwd=None, code=0, **environment):
     return done.stdout if code == 0 else done.stderr
 
 
+def shown_jobs():
+    """Returns {launcher's process id: job} of prun status."""
+    return {job["pid"]: job for job in json.loads(prun("status", "--json"))}
+
+
+def wait_until_shown(run, step):
+    faults.wait_for(lambda: shown_jobs().get(run.process.pid, {}).get("step", -1) >= step, f"a status with step {step}")
+
+
 class Supervision(unittest.TestCase):
     def setUp(self):
         self.runs = []
@@ -166,13 +175,12 @@ class Hangs(Supervision):
         run.wait_for_steps()
         pid = run.ranks()[2]
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(1)
+        self.wait_until_kept(run, 2)
         told = json.loads(prun("explain", run.process.pid, "--json"))
         self.assertTrue(told["running"])
         self.assertEqual(told["culprit"], 2)
         self.assertIn("rank 2 ", prun("explain", run.process.pid).splitlines()[1])
         os.kill(pid, signal.SIGCONT)
-
 
     def wait_until_kept(self, run, stopped):
         """The launcher stores its view after updating its status, so once a second status shows the stopped rank, the
@@ -294,8 +302,9 @@ class Nodes(Supervision):
     def test_status_beside_another_node_shows_the_job(self):
         head, member = self.two_nodes()
         head.wait_for_steps(20)
-        time.sleep(1.2)
-        jobs = {job["pid"]: job for job in json.loads(prun("status", "--json"))}
+        wait_until_shown(head, 1)
+        wait_until_shown(member, 0)
+        jobs = shown_jobs()
         self.assertEqual([jobs[each.process.pid]["steps"] for each in (head, member)], [1000000, 1000000])
         self.assertEqual([rank["rank"] for rank in jobs[member.process.pid]["ranks"]], [2, 3])
         self.assertIn(f" {member.process.pid} ", prun("status"))
@@ -335,16 +344,11 @@ class Slow(Supervision):
 
 
 class Status(Supervision):
-    def job(self, run):
-        [job] = [job for job in json.loads(prun("status", "--json")) if job["pid"] == run.process.pid]
-        return job
-
     def test_a_running_job_is_shown(self):
         run = self.start("--nproc", "2", "--runs", "R")
         run.wait_for_steps(20)
-        time.sleep(1.2)
-        job = self.job(run)
-        self.assertGreater(job["step"], 5)
+        wait_until_shown(run, 6)
+        job = shown_jobs()[run.process.pid]
         self.assertGreater(job["tokens_per_s"], 0)
         self.assertEqual([rank["pid"] for rank in job["ranks"]], [run.ranks()[0], run.ranks()[1]])
         self.assertEqual(pathlib.Path(job["folder"]).parent.name, "R")
@@ -358,7 +362,7 @@ class Status(Supervision):
         self.assertRegex(text, r"# TYPE prun_loss gauge\n")
         run.process.send_signal(signal.SIGINT)
         self.end(run, 130)
-        self.assertNotIn(run.process.pid, [job["pid"] for job in json.loads(prun("status", "--json"))])
+        self.assertNotIn(run.process.pid, shown_jobs())
 
     def test_a_stopped_launcher_is_said(self):
         run = self.start("--nproc", "2")

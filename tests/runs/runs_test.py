@@ -16,6 +16,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
+import prun_faults_test as faults  # noqa: E402
+
 PRUN = str(pathlib.Path(sys.argv[1]).resolve())
 HERE = pathlib.Path(__file__).resolve().parent
 SMALL = ["layers=2", "width=32", "heads=4", "context=16", "batch=8"]
@@ -266,6 +269,8 @@ return prun.plan {
             run = subprocess.Popen([PRUN, *map(str, self.words("--metrics", "m.jsonl", "--checkpoint", "ck", "--checkpoint-every", "2",
                                                               "--resume", "auto", steps=100000))],
                                    cwd=self.here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if turn == 0:
+                faults.wait_for(lambda: self.metrics.exists() and self.metrics.read_text().count("\n") > 1, "step 2")
             time.sleep(0.4 + 0.1 * turn)
             run.send_signal(signal.SIGKILL)
             run.wait()
@@ -403,20 +408,14 @@ class Folders(Runs):
     def test_a_run_that_goes_on_and_one_that_was_killed(self):
         run = subprocess.Popen([PRUN, *map(str, self.words("--runs", "R", steps=1000000))], cwd=self.here, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
-        for _ in range(200):
-            if list(self.here.glob("R/*/metrics.jsonl")) and list(self.here.glob("R/*/metrics.jsonl"))[0].stat().st_size > 0:
-                break
-            time.sleep(0.05)
+        faults.wait_for(lambda: any(path.stat().st_size > 0 for path in self.here.glob("R/*/metrics.jsonl")), "step 1")
         [going] = self.kept("R")
         run.send_signal(signal.SIGKILL)
         run.wait()
         self.assertEqual(going["state"], "running")
         self.assertGreater(going["steps_done"], 0)
-        for _ in range(100):  # ranks end shortly after their launcher
-            [killed] = self.kept("R")
-            if killed["state"] != "running":
-                break
-            time.sleep(0.05)
+        faults.wait_for(lambda: self.kept("R")[0]["state"] != "running", "the end of the ranks, shortly after their launcher")
+        [killed] = self.kept("R")
         self.assertEqual(killed["state"], "killed")
 
     def test_what_cannot_be_read_is_listed(self):
