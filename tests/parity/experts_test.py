@@ -100,6 +100,10 @@ class Experts(unittest.TestCase):
                 with self.subTest(mesh=mesh, options=options):
                     whole = self.rows(**options, **{"micro": mesh["micro"]} if "micro" in mesh else {})
                     self.equal(self.rows(**options, **rounds, **mesh), whole, mesh)
+        for options in (dict(l2=True), dict(twice=True), dict(l2=True, twice=True, micro=2)):  # add to the rounds' gradients
+            with self.subTest(options=options):
+                self.equal(self.rows(**options, **rounds), self.rows(**options), options)
+        self.equal(self.rows(twice=True, ep=2, tp=2, **rounds), self.rows(twice=True), "weights of two calls on a mesh")
         counted = steps(PRUN, self.folder / "plan.lua", 2, "--device", "reference", ep=2, micro=2, **rounds)
         self.assertTrue(all(2 <= step["expert_rounds"] <= 8 for step in counted))
         once = steps(PRUN, self.folder / "plan.lua", 1, "--device", "reference", dropless=True, capacity=3.9)
