@@ -104,8 +104,11 @@ class Experts(unittest.TestCase):
             with self.subTest(options=options):
                 self.equal(self.rows(**options, **rounds), self.rows(**options), options)
         self.equal(self.rows(twice=True, ep=2, tp=2, **rounds), self.rows(twice=True), "weights of two calls on a mesh")
-        counted = steps(PRUN, self.folder / "plan.lua", 2, "--device", "reference", ep=2, micro=2, **rounds)
-        self.assertTrue(all(2 <= step["expert_rounds"] <= 8 for step in counted))
+        for mesh, most in ((dict(ep=2, micro=2), 8), (dict(cp=4), 4.5)):  # a rank of cp has a fourth of the slots
+            counted = steps(PRUN, self.folder / "plan.lua", ranks(mesh), "--device", "reference", **mesh, **rounds)
+            self.assertTrue(all(2 <= step["expert_rounds"] <= most for step in counted), mesh)
+        uneven = dict(dropless=True, capacity=0.3)  # a rank of cp has slots for its tokens in fewer rounds
+        self.equal(self.rows(cp=4, **uneven), self.rows(**uneven), "needless rounds")
         once = steps(PRUN, self.folder / "plan.lua", 1, "--device", "reference", dropless=True, capacity=3.9)
         self.assertEqual([step["expert_rounds"] for step in once], [1, 1, 1])
 
