@@ -211,7 +211,8 @@ bool sends_rows(const Distributor& d, const Node& node) {
   if (!node.attrs.has("round")) return false;
   if (node.op == &ops::expert_linear) return !d.is_split_over_others(node.inputs[1]);
   for (const Node& made : d.whole_nodes())
-    if (made.outputs[0] == node.inputs[0]) return made.op == &ops::expert_linear && sends_rows(d, made);
+    if (std::ranges::count(made.outputs, node.inputs[0]) > 0)
+      return made.op == &ops::expert_linear && sends_rows(d, made);
   return false;
 }
 
@@ -396,7 +397,7 @@ ValueId results_of_experts(Distributor& d, const Node& combine) {
   const ValueId y = combine.inputs[0];
   if (d.placement(y) == shard_of(0) && !d.splits_weights())
     for (const Node& made : d.whole_nodes())
-      if (made.outputs[0] == y && made.op == &ops::expert_linear && sends_rows(d, made))
+      if (made.op == &ops::expert_linear && made.outputs[0] == y && sends_rows(d, made))
         return exchange_rows(d, y, filled_of(d, made.inputs[2]), rows_attrs(made.attrs), true);
   return to_tokens(d, y, combine);
 }
