@@ -117,7 +117,7 @@ def add_stages(draw, case, chunks):
         elif draw.chance(0.3) and options["schedule"] == "zb_v":
             options["schedule"] = "dualpipe_v"
         stages = dict(case["mesh"])["pp"] * chunks
-        if names and draw.chance(0.3):
+        if len(names) > 3 and draw.chance(0.3):
             options.pop("split", None)
             if draw.chance(0.3) and len(names) - 2 >= stages:
                 cuts = sorted(draw.random.sample(range(1, len(names) - 2), stages - 1))
