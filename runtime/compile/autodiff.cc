@@ -26,8 +26,9 @@ class Recorder final : public GradientBuilder {
       bool any = false;
       for (ValueId input : node.inputs) any = any || wants(input);
       any = any && !(node.op == &ops::copy && node.attrs.has("stop"));
-      for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics are constants
-        wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end);
+      for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics and ids are constants
+        wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end) &&
+                                  computes(graph_.values[node.outputs[i]].type.dtype);
     }
   }
 
