@@ -25,6 +25,7 @@ OPTIONS = {
     "sigmoids, groups and a shared expert": V3,
     "losses of the router": dict(scores="sigmoid", renormalise=False, aux=0.1, z=0.05),
     "a bias that follows loads": dict(V3, aux=0, bias_rate=0.1),
+    "a bias and a loss of all layers": dict(bias_rate=0.1, balance=0.3),
     "losses of a softmax": dict(aux=0.1, z=0.05, gated=False),
 }
 
