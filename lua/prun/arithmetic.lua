@@ -238,6 +238,10 @@ word("mean", { x, dims, options = { keep, {
   if opt.samples and dims_of("mean", input, over)[1] ~= 0 then
     host.fail("nn.mean: 'samples' is for means over dim 0, the samples, and 'dims' lacks it")
   end
+  if opt.samples and opt.keep and input.shape[1] == 1 and graph.current.sample_ranks > 1 then
+    host.fail("nn.mean: each rank has one sample in a microbatch: leave out 'keep', because a dim of size 1 would " ..
+      "pass for that sample")
+  end
   return reduce("mean", "mean", input, over, opt.keep, opt.samples and 1 or nil)
 end)
 -- (Σ |x|^p)^(1/p), by default with p = 2.

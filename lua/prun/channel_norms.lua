@@ -118,14 +118,17 @@ word("batchnorm", { name, x, options = {
     host.fail(("nn.batchnorm '%s': a microbatch has one element of each channel, whose variance is 0"):format(layer))
   end
   local y = wide(views.reshape(input, { -1, channels, elements_of_channel(shape) }), input.dtype)
-  local function over_samples(value) return arithmetic.mean(value, { 0, 2 }, { keep = true, samples = true }) end
+  -- Without a dim of samples, so that it also repeats along the one sample of a rank.
+  local function over_samples(value)
+    return views.reshape(arithmetic.mean(value, { 0, 2 }, { samples = true }), { channels, 1 })
+  end
   local mean = over_samples(y)
   local centred = y - mean
   local variance = over_samples(centred * centred)
   if opt.track_running_stats then
     local of_steps, variance_of_steps = running(layer, channels, mean, variance, count, opt)
     local function choose(of_batch, buffer)
-      return buffers.by_phase { train = of_batch, eval = views.reshape(buffer, { 1, channels, 1 }) }
+      return buffers.by_phase { train = of_batch, eval = views.reshape(buffer, { channels, 1 }) }
     end
     mean, variance = choose(mean, of_steps), choose(variance, variance_of_steps)
   end

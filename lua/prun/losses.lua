@@ -73,10 +73,11 @@ losses.balance = word("balance", { { name = "loads", kind = "loads", help = "the
     if not loads.own then
       return loss.of((graph.op("mean", { product }, {}, "balance"))) * (loads.experts / loads.tokens) ^ 2
     end
-    -- The number of tokens that are no padding follows from the choices.
+    -- The number of tokens that are no padding follows from the choices; a microbatch may have none.
     local choices = graph.op("reduce_dims", { loads.counts }, { op = "sum", dims = { 0 }, over_tokens = 1 },
                              "balance.choices")
-    local share = graph.op("pointwise", { product, choices }, { program = "div x0 x1; div r0 x1" }, "balance.share")
+    local program = "maximum x1 1; div x0 r0; div r1 r0"
+    local share = graph.op("pointwise", { product, choices }, { program = program }, "balance.share")
     return loss.of((graph.op("mean", { share }, {}, "balance"))) * (loads.experts * loads.choices) ^ 2
   end)
 

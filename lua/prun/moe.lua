@@ -140,7 +140,8 @@ local function count_rounds(name, filled, slots)
   if #counted == most_counted then return end
   local function op(kind, input, attrs) return (graph.op(kind, { input }, attrs, name .. ".rounds")) end
   local loads = op("reduce_dims", op("cast", filled, { dtype = wide }), { op = "max", dims = { 0 }, of_rank = 1 })
-  local rounds = op("pointwise", loads, { program = ("add x0 %d; div r0 %d"):format(slots - 1, slots) })
+  local rounds = op("pointwise", loads,  -- context parallelism divides the slots
+                    { program = ("add x0 %d; div r0 %d"):format(slots - 1, slots), slots = slots })
   rounds = op("cast", op("cast", rounds, { dtype = "i32" }), { dtype = wide })
   counted[#counted + 1] = loss.of(op("mean", rounds, {}))
 end

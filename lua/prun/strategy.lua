@@ -198,7 +198,7 @@ function make.result(strategy, classes, mesh)
 end
 
 -- Returns the axes that a strategy's options name. An option `over` that is no list of names is one like any other.
-local function axes_of(name, options, site)
+local function axes_of(name, options, default, site)
   local over = options.over
   if type(over) == "table" and type(over[1]) == "string" and over[1] ~= "" then
     if #over < 2 then
@@ -214,6 +214,11 @@ local function axes_of(name, options, site)
       end
     end
     return over
+  end
+  if type(default) == "table" then default = default[1] end
+  if options.axis == "" and default ~= "" then
+    host.fail(("the strategy %s: 'axis' must be the name of a mesh axis, not ''"):format(name),
+      host.site_of_word(site, "axis"))
   end
   return options.axis and options.axis ~= "" and { options.axis } or {}
 end
@@ -249,8 +254,8 @@ define = host.word(schema.word("prun.strategy", {
     local site = host.site("user")
     local options = schema.check(what, entries, given, site)
     return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits,
-             differs = traits.differs, needs = traits.needs, options = options, axes = axes_of(name, options, site),
-             shares = traits.shares, shared = {} }
+             differs = traits.differs, needs = traits.needs, options = options, shares = traits.shares, shared = {},
+             axes = axes_of(name, options, defaults.axis, site) }
   end)
   -- Returns the same strategy under another name.
   function self.renamed(_, other) return define(other, defaults, body, traits) end

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "compile/compile_state.h"
 #include "ir/ops.h"
@@ -25,8 +26,9 @@ class Recorder final : public GradientBuilder {
       bool any = false;
       for (ValueId input : node.inputs) any = any || wants(input);
       any = any && !(node.op == &ops::copy && node.attrs.has("stop"));
-      for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics are constants
-        wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end);
+      for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics and ids are constants
+        wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end) &&
+                                  computes(graph_.values[node.outputs[i]].type.dtype);
     }
   }
 
@@ -70,6 +72,10 @@ class Recorder final : public GradientBuilder {
       known = gradient;
       return;
     }
+    if (begins_rounds(gradient)) {
+      before_rounds_.push_back({value, known, current_});
+      return replace(value, gradient);
+    }
     std::optional<ValueId> sum = joined_slices(known, gradient);
     if (!sum) sum = emit(ops::add, {known, gradient}, {new_gradient.type}, {})[0];
     graph_.values[*sum].name = "d " + graph_.values[value].name;
@@ -87,6 +93,7 @@ class Recorder final : public GradientBuilder {
       if (term.optimised) losses.insert(term.values.begin(), term.values.end());
     // derive() appends to state_.backward, never to graph_.nodes, so that the iterators remain valid.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+      if (!node->attrs.has("round")) add_those_before_rounds();
       bool is_loss = false, arrived = false, wanted = false;
       for (ValueId output : node->outputs) {
         is_loss = is_loss || losses.contains(output);
@@ -111,6 +118,7 @@ class Recorder final : public GradientBuilder {
       for (size_t n = before; n < state_.backward.size() && !all; ++n)
         maybe_unwanted.insert(state_.backward[n].outputs.begin(), state_.backward[n].outputs.end());
     }
+    add_those_before_rounds();
     std::erase_if(state_.backward, [&](const Node& node) { return replaced_.contains(node.outputs.front()); });
     for (const Node& node : state_.backward)
       for (ValueId input : node.inputs) maybe_unwanted.erase(input);
@@ -129,6 +137,26 @@ class Recorder final : public GradientBuilder {
     std::vector<ValueId> made;  // results of the nodes that make it
     CallId call;
   };
+
+  // A gradient that a parameter had before the rounds of a dropless mixture, of which `node` is one.
+  struct BeforeRounds {
+    ValueId parameter, gradient;
+    const Node* node;
+  };
+
+  bool begins_rounds(ValueId gradient) const {
+    const Node& last = state_.backward.back();
+    return last.op == &ops::expert_linear_dw && last.attrs.has("round") && last.outputs.front() == gradient;
+  }
+
+  // Adds them after the rounds, which add up theirs in place (expert_linear_dw_add).
+  void add_those_before_rounds() {
+    for (const BeforeRounds& each : std::exchange(before_rounds_, {})) {
+      current_ = each.node;
+      current_label_ = graph_.values[each.node->outputs.front()].name;
+      contribute(each.parameter, each.gradient);
+    }
+  }
 
   void note_slice(const Node& pad) {
     if (pad.attrs.number("value") != 0) return;
@@ -176,11 +204,12 @@ class Recorder final : public GradientBuilder {
     return emit(ops::cast, {gradient}, {{wanted, type.shape}}, attrs)[0];
   }
 
-  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h). All ops of a round are marked.
+  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h). All ops of a round are
+  // marked, unless they add its result to the gradient of a value that is of no round.
   void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
                    Attrs& attrs) const {
     const Attrs& forward = current_->attrs;
-    if (forward.has("round")) attrs.set("round", forward.integer("round"));
+    if (forward.has("round") && &op != &ops::add) attrs.set("round", forward.integer("round"));
     if (!forward.has("routed") && !forward.has("replicas")) return;
     std::vector<TensorType> read;
     read.reserve(inputs.size());
@@ -194,6 +223,7 @@ class Recorder final : public GradientBuilder {
   Graph& graph_;
   Table<ValueId, ValueId> gradient_;
   std::map<ValueId, Slice> slices_;
+  std::vector<BeforeRounds> before_rounds_;
   std::set<ValueId> replaced_;  // results of nodes that a concatenation replaced
   Table<ValueId, bool> wants_;
   SharedAttrs attrs_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/text.h"
 #include "compile/distributor.h"
@@ -89,7 +90,8 @@ class TokenSplitter {
     follows_ = std::ranges::any_of(state_.graph.nodes, [](const Node& node) { return is_view(*node.op); });
     const std::vector<Node> nodes = std::move(state_.graph.nodes);
     state_.graph.nodes.clear();
-    for (const Node& node : nodes) rewrite(node);
+    for (const Node& node : nodes)
+      if (!is_needless_round(node)) rewrite(node);
   }
 
  private:
@@ -175,8 +177,39 @@ class TokenSplitter {
       if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
   }
 
+  int64_t of_a_rank(int64_t slots) const { return (slots + ranks_ - 1) / ranks_; }
+
+  // Returns whether the node is of a round of experts that has no token of any rank: a rank's slots are rounded up, so
+  // that fewer rounds may have room for its tokens.
+  bool is_needless_round(const Node& node) {
+    bool needless = false;
+    if (node.op == &ops::dispatch && node.attrs.has("round") && of_route_.contains(node.inputs[1])) {
+      const int64_t tokens = value(node.inputs[1]).type.shape[0];
+      needless = node.attrs.integer("round") * of_a_rank(node.attrs.integer("capacity")) >= tokens;
+    }
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const bool is_sum = node.op == &ops::combine && i == 3;  // of the rounds before
+      needless = needless || (!is_sum && needless_.contains(node.inputs[i]));
+    }
+    if (needless) needless_.insert(node.outputs.begin(), node.outputs.end());
+    return needless;
+  }
+
+  // Makes the number of rounds that nn.moe counts those of a rank's slots.
+  void count_rounds(Node& node) {
+    if (std::ranges::none_of(node.inputs, [&](ValueId input) { return of_route_.contains(input); })) return;
+    if (node.op == &ops::cast || node.attrs.has("of_rank")) of_route_.insert(node.outputs[0]);
+    if (node.op != &ops::pointwise || !node.attrs.has("slots")) return;
+    const int64_t slots = of_a_rank(node.attrs.integer("slots"));
+    node.attrs.set("slots", slots);
+    node.attrs.set("program", fmt::format("add x0 {}; div r0 {}", slots - 1, slots));
+  }
+
   void rewrite(Node node) {
     if (follows_) follow(node);
+    count_rounds(node);
+    if (node.op == &ops::combine && node.inputs.size() > 3 && needless_.contains(node.inputs[3]))
+      node.inputs.pop_back();
     auto own_tokens = [&](Attrs& attrs) {
       attrs.set("tokens_axis", axis_);
       attrs.set("chunks", int64_t{2});
@@ -204,8 +237,9 @@ class TokenSplitter {
     } else if (op == &ops::combine) {
       node.attrs.set("tokens", node.attrs.integer("tokens") / ranks_);
     }
+    if (op == &ops::route) of_route_.insert(node.outputs.begin(), node.outputs.end());
     if ((op == &ops::route || op == &ops::dispatch || op == &ops::combine) && node.attrs.integer("capacity") > 0)
-      node.attrs.set("capacity", (node.attrs.integer("capacity") + ranks_ - 1) / ranks_);
+      node.attrs.set("capacity", of_a_rank(node.attrs.integer("capacity")));
     if (op != &ops::embedding || node.inputs.size() < 3) return add(std::move(node));
     // A rank's tokens are not contiguous, so that a separate op adds the position embeddings.
     Node rows = node, places{&ops::positions, {}, node.outputs, {}, node.call, node.site};
@@ -345,6 +379,8 @@ class TokenSplitter {
   TokenValues tokens_;                   // of the whole graph
   std::map<ValueId, ValueId> ordered_;   // keys or values of a rank -> those of all ranks
   std::optional<ValueId> seen_, order_;  // added inputs
+  std::set<ValueId> of_route_;           // results of routing a rank's tokens, and numbers made of them
+  std::set<ValueId> needless_;           // values of needless rounds
   ValueId tokens_end_ = state_.graph.values.next();
 };
 

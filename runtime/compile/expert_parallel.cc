@@ -45,11 +45,15 @@ void sum_loads(CompileState& state) {
 }
 
 // All-reduces what a balancing loss, the mean of products of sums over tokens, reads with the attribute `over_tokens`.
-// The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`.
+// The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`. An all_reduce works in
+// place, so a value has one, and other readers of the value have a copy.
 void sum_over_tokens(CompileState& state) {
   std::vector<Node> nodes;
-  std::map<ValueId, ValueId> sums = state.global_counts;  // an all_reduce works in place, so a value has one
-  std::set<ValueId> products, shares;                     // shares: divided by a sum over tokens
+  std::map<ValueId, ValueId> sums = state.global_counts;
+  std::set<ValueId> of_a_rank;  // values that an op reads as a rank has them
+  for (const Node& node : state.graph.nodes)
+    if (!node.attrs.has("over_tokens")) of_a_rank.insert(node.inputs.begin(), node.inputs.end());
+  std::set<ValueId> products, shares;  // shares: divided by a sum over tokens
   double batch_ranks = 1;
   for (const std::string& axis : state.plan.batch_axes) batch_ranks *= state.plan.mesh.size(axis);
   for (Node& node : state.graph.nodes) {
@@ -65,7 +69,12 @@ void sum_over_tokens(CompileState& state) {
       if (node.op == &ops::mul) products.insert(node.outputs[0]);
       for (ValueId& input : node.inputs) {
         const auto [known, fresh] = sums.try_emplace(input, input);
-        if (fresh) known->second = add_sums(state, input, node, nodes);
+        if (fresh && of_a_rank.contains(input) && !state.loss_axes.empty()) {
+          nodes.push_back({&ops::copy, {input}, {state.graph.values.next()}, {}, node.call, node.site});
+          state.graph.values.push_back(Value(state.graph.values[input]));
+          known->second = nodes.back().outputs[0];
+        }
+        if (fresh) known->second = add_sums(state, known->second, node, nodes);
         input = known->second;
       }
     }
@@ -211,7 +220,8 @@ bool sends_rows(const Distributor& d, const Node& node) {
   if (!node.attrs.has("round")) return false;
   if (node.op == &ops::expert_linear) return !d.is_split_over_others(node.inputs[1]);
   for (const Node& made : d.whole_nodes())
-    if (made.outputs[0] == node.inputs[0]) return made.op == &ops::expert_linear && sends_rows(d, made);
+    if (std::ranges::count(made.outputs, node.inputs[0]) > 0)
+      return made.op == &ops::expert_linear && sends_rows(d, made);
   return false;
 }
 
@@ -396,7 +406,7 @@ ValueId results_of_experts(Distributor& d, const Node& combine) {
   const ValueId y = combine.inputs[0];
   if (d.placement(y) == shard_of(0) && !d.splits_weights())
     for (const Node& made : d.whole_nodes())
-      if (made.outputs[0] == y && made.op == &ops::expert_linear && sends_rows(d, made))
+      if (made.op == &ops::expert_linear && made.outputs[0] == y && sends_rows(d, made))
         return exchange_rows(d, y, filled_of(d, made.inputs[2]), rows_attrs(made.attrs), true);
   return to_tokens(d, y, combine);
 }

@@ -140,8 +140,8 @@ std::vector<GatheredParameters::Gathered*> GatheredParameters::live(const Schedu
 
 void GatheredParameters::free(const ScheduleStep& step, int strategy, const HookAction& action,
                               const ScheduleStep* next) {
-  const bool backward_next =
-      step.phase == Phase::forward && next && next->phase == Phase::backward && next->call == step.call;
+  const bool backward_next = step.phase == Phase::forward && next && next->phase == Phase::backward &&
+                             next->half != Half::weight && next->call == step.call;  // it frees them, too
   if (action.keep_last && backward_next) return;
   const bool read_last = step.phase == Phase::backward && index_.is_last(step) && index_.is_first_call(step);
   for (Gathered* g : live(step, strategy, action.handle)) {

@@ -41,7 +41,10 @@ void OptimizerStep::run() {
     else
       update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
-  while (!groups_.empty()) finish_group(groups_.begin()->first, clip);
+  while (!groups_.empty()) {
+    const std::string axes = groups_.begin()->first;  // finish_group removes the group with its key
+    finish_group(axes, clip);
+  }
   if (!factored.empty()) update_by_factors(factored, clip);
 }
 

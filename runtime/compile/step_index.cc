@@ -15,7 +15,7 @@ StepIndex::StepIndex(const CompileState& state)
   for (const Node& node : state.graph.nodes) {
     forward_[node.call].push_back(&node);
     if (node.attrs.has("again")) gathers_again_[node.call] = 1;
-    if (state.kept_results.contains(node.outputs[0])) kept_results_.insert(&node);
+    if (!node.outputs.empty() && state.kept_results.contains(node.outputs[0])) kept_results_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   find_aliases();

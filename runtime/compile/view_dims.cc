@@ -86,6 +86,7 @@ class Samples {
     for (size_t i = node.inputs.size(); i-- > 0;)
       if (dim_[node.inputs[i]] >= 0) dim = dim_[node.inputs[i]], from = i;
     if (dim < 0) {
+      if (node.outputs.empty()) return;  // write_rows
       const Shape& y = shape(node.outputs[0]);
       const bool repeats = node.op == &ops::expand && !y.empty() && shape(node.inputs[0]).front() == 1;
       if (repeats && y[0] == samples_) {

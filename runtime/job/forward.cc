@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/base.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 #include "exec/prediction_file.h"
@@ -33,6 +34,12 @@ using Json = nlohmann::ordered_json;
 
 const char* name_of(const JobSpec& spec) { return spec.purpose == Purpose::predict ? "predict" : "eval"; }
 
+// Returns the weights as ranks read them: adapters are tensors of their own only in a plan that has some.
+checkpoint::Weights weights_of(const std::string& folder, const Adapters& adapters, checkpoint::Take take) {
+  return adapters.any() && checkpoint::holds_adapters(folder) ? checkpoint::open_with_base(folder, take, adapters.base)
+                                                              : checkpoint::open_weights(folder, "", true, take);
+}
+
 Job forward_job(JobSpec& spec) {
   settle_kernels(spec);
   spec.checkpoint.resumes = true;
@@ -46,7 +53,7 @@ Job forward_job(JobSpec& spec) {
   if (weights.checkpoint)
     checkpoint::Reader(weights.folder)
         .verify(spec.checkpoint.ema ? checkpoint::Part::state : checkpoint::Part::parameters);
-  require_fit(checkpoint::open_weights(spec.checkpoint.resume, "", true, take), job);
+  require_fit(weights_of(spec.checkpoint.resume, plan.adapters, take), job);
   return job;
 }
 

@@ -140,7 +140,9 @@ class Comparer {
   // A gradient that is exactly 0 in one run (such as that of the keys' bias) may be rounding error in the other, which
   // sums in another order. A gradient that is 0 in both runs has no sign.
   bool is_rounding(const HeldState::Element& element) const {
-    const double gradient = gradients_.at(element.key)[element.whole];
+    const auto of_parameter = gradients_.find(element.key);
+    if (of_parameter == gradients_.end()) return false;  // a frozen parameter
+    const double gradient = of_parameter->second[element.whole];
     return std::abs(gradient) < 1e-9 * largest_gradient_ &&
            (gradient != 0 || not_zero_.contains({element.key, element.whole}));
   }

@@ -89,7 +89,7 @@ int site_of_word(lua_State* L, Host& host) {
 
 // fail(message, site or nil, "usage" or nil): raises an error at that site, or at the user's line.
 int fail(lua_State* L, Host& host) {
-  std::string message = text_argument(L, 1, "fail");
+  const std::string message = printable(text_argument(L, 1, "fail"));  // an Error's text ends at a zero byte
   Exit code = lua_isnoneornil(L, 3) ? Exit::plan : Exit::usage;
   if (lua_type(L, 2) != LUA_TTABLE) host.fail_here(L, message, code);
   throw Error(code, message, site_argument(L, 2));

@@ -109,7 +109,8 @@ class Flow {
   }
   bool is_read(BufferId id) const {
     const std::vector<Access>& accesses = body_.accesses[id];
-    return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
+    return std::any_of(accesses.begin(), accesses.end(),
+                       [&](const Access& access) { return !access.write && !is_check(body_.op(access.op)); });
   }
   BufferId loss_buffer() const {
     const TensorId loss = body_.body->loss;

@@ -215,6 +215,18 @@ class Exports(Lora):
         self.assertGreater(abs(each[3]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-2)
 
 
+    def test_evaluations_and_predictions_read_adapters(self):
+        for path in ("theirs", ""):
+            last = self.trained(lr=0.1, path=path)[-1]
+            for ranks, strategy in ((1, "single"), (2, "ddp"), (2, "zero3")):
+                with self.subTest(path=path, strategy=strategy):
+                    words = ("plan.lua", "--from", "runs", "--nproc", ranks)
+                    found = json.loads(self.prun("eval", *words, "--json", path=path, strategy=strategy))
+                    self.assertLess(abs(found["eval_loss"] - last), 1e-5)
+                    self.prun("predict", *words, "--out", "rows.npy", path=path, strategy=strategy)
+            shutil.rmtree(self.at("runs"))
+
+
 class FromPeft(Lora):
     """Runs that begin with exported adapters."""
 

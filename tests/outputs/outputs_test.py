@@ -81,6 +81,16 @@ class Outputs(runs.Case):
                     self.assertEqual(other.read_bytes(), out.read_bytes())
                 self.assertLess(max(abs(a - b) for a, b in zip(array(other)[1], logits)), 1e-12)
 
+    def test_predict_of_experts(self):
+        """Ranks add up the loads of experts; a prediction has a node without results among theirs."""
+        folder, _ = self.train("experts", steps=2, experts="true")
+        whole = []
+        for ranks, settings in ((1, {}), (2, {}), (2, {"ep": 2}), (2, {"pp": 2})):
+            out = self.here / "experts.npy"
+            self.prun("predict", PLAN, "--from", folder, "--out", out, "--nproc", ranks, experts="true", **settings)
+            whole = whole or array(out)[1]
+            self.assertLess(max(abs(a - b) for a, b in zip(array(out)[1], whole, strict=True)), 1e-12)
+
     def test_predict_a_named_output(self):
         folder, _ = self.train("own", steps=2, own="true")
         out = self.here / "few.npy"

@@ -8,7 +8,7 @@ local arg = prun.args {
   folded = false,
   scores = "softmax", renormalise = true, scale = 1.0, groups = 1, kept = 1, shared = 0, gated = true, again = false,
   aux = 0.0, z = 0.0, bias_rate = 0.0, balance = 0.0, capacity = math.huge, documents = false, choices = 2,
-  experts = 8, hidden = 12, dropless = false,
+  experts = 8, hidden = 12, dropless = false, l2 = false, twice = false,
 }
 
 local width, vocab, context = 16, 64, 16
@@ -19,7 +19,7 @@ local function model(batch)
     return nn.embedding(batch.tokens, nn.parameter("token.weight", { vocab, width }, { "normal", 0.5 }))
   end)
   for i = 0, 1 do
-    x = nn.unit("block" .. i, function()
+    local function block()
       local qkv = nn.linear("qkv", nn.rmsnorm("ln1", x), 3 * width, { blocks = { width, width, width } })
       local mixed = x + nn.linear("proj", nn.attention(qkv, 2, { documents = runs }), width)
       return mixed + nn.moe("moe", nn.rmsnorm("ln2", mixed), {
@@ -28,11 +28,14 @@ local function model(batch)
         groups_kept = arg.groups > 1 and arg.kept or nil, aux = arg.aux, z = arg.z, capacity = arg.capacity, dropless = arg.dropless,
         bias_rate = arg.bias_rate, documents = runs, loads = loads, init = { "normal", 0.4 },
       })
-    end)
+    end
+    x = nn.unit("block" .. i, block)
+    if arg.twice then x = nn.again("block" .. i, block) end
   end
   return nn.unit("head", function()
     local logits = nn.linear("logits", nn.rmsnorm("ln", x), vocab, { bias = false })
     local text = prun.losses.cross_entropy(logits, batch.targets)
+    if arg.l2 then return text + 1e-2 * prun.losses.l2 "*.weight" end
     return loads and text + (arg.balance * prun.losses.balance(loads)):named "balance" or text
   end)
 end

@@ -25,6 +25,7 @@ OPTIONS = {
     "sigmoids, groups and a shared expert": V3,
     "losses of the router": dict(scores="sigmoid", renormalise=False, aux=0.1, z=0.05),
     "a bias that follows loads": dict(V3, aux=0, bias_rate=0.1),
+    "a bias and a loss of all layers": dict(bias_rate=0.1, balance=0.3),
     "losses of a softmax": dict(aux=0.1, z=0.05, gated=False),
 }
 
@@ -100,8 +101,15 @@ class Experts(unittest.TestCase):
                 with self.subTest(mesh=mesh, options=options):
                     whole = self.rows(**options, **{"micro": mesh["micro"]} if "micro" in mesh else {})
                     self.equal(self.rows(**options, **rounds, **mesh), whole, mesh)
-        counted = steps(PRUN, self.folder / "plan.lua", 2, "--device", "reference", ep=2, micro=2, **rounds)
-        self.assertTrue(all(2 <= step["expert_rounds"] <= 8 for step in counted))
+        for options in (dict(l2=True), dict(twice=True), dict(l2=True, twice=True, micro=2)):  # add to the rounds' gradients
+            with self.subTest(options=options):
+                self.equal(self.rows(**options, **rounds), self.rows(**options), options)
+        self.equal(self.rows(twice=True, ep=2, tp=2, **rounds), self.rows(twice=True), "weights of two calls on a mesh")
+        for mesh, most in ((dict(ep=2, micro=2), 8), (dict(cp=4), 4.5)):  # a rank of cp has a fourth of the slots
+            counted = steps(PRUN, self.folder / "plan.lua", ranks(mesh), "--device", "reference", **mesh, **rounds)
+            self.assertTrue(all(2 <= step["expert_rounds"] <= most for step in counted), mesh)
+        uneven = dict(dropless=True, capacity=0.3)  # a rank of cp has slots for its tokens in fewer rounds
+        self.equal(self.rows(cp=4, **uneven), self.rows(**uneven), "needless rounds")
         once = steps(PRUN, self.folder / "plan.lua", 1, "--device", "reference", dropless=True, capacity=3.9)
         self.assertEqual([step["expert_rounds"] for step in once], [1, 1, 1])
 

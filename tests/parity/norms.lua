@@ -5,7 +5,7 @@ local prun = require "prun"
 local nn = prun.nn
 
 local arg = prun.args {
-  norm = { "batch", "the layers", choices = { "batch", "group", "instance", "own" } },
+  norm = { "batch", "the layers", choices = { "batch", "flat", "group", "instance", "own" } },
   list = "ddp dp", mesh = "dp=1", again = { "", "units that backward computes again" },
   micro = 1, batch = 8, steps = 3, dtype = "f64", layers = 4, frozen = "", optimizer = "adamw",
   x = "", y = "", cumulative = false, track = true, affine = true, clip = 0.0, eval = true, lr = 0.01, from = "",
@@ -30,6 +30,7 @@ local norms = {}
 function norms.batch(x)
   return nn.batchnorm("norm", x, { cumulative = arg.cumulative, track_running_stats = arg.track, affine = arg.affine })
 end
+function norms.flat(x) return nn.batchnorm("norm", x:reshape { -1, 72 }):reshape { -1, 6, 3, 4 } end
 function norms.group(x) return nn.groupnorm("norm", x, 2, { affine = arg.affine }) end
 function norms.instance(x) return nn.instancenorm("norm", x, { affine = arg.affine }) end
 

@@ -95,14 +95,16 @@ class Norms(unittest.TestCase):
                     self.proven(mesh, strategies, norm=norm, micro=4 if "pp" in mesh else 1)
 
     def test_every_mesh_equals_one_rank(self):
-        for norm, micro in (("batch", 1), ("batch", 4), ("own", 2)):
-            one = self.trained("dp=1", "ddp dp", name=f"{norm}{micro}", norm=norm, micro=micro)
+        for norm, micro in (("batch", 1), ("batch", 4), ("flat", 12), ("own", 2)):  # flat: 4 ranks have a sample each
+            # A norm takes away the bias before it, whose gradient is rounding: AdamW would magnify it.
+            settings = dict(norm=norm, micro=micro, optimizer="sgd" if norm == "flat" else "adamw")
+            one = self.trained("dp=1", "ddp dp", name=f"{norm}{micro}", **settings)
             for mesh, strategies in MESHES.items():
-                if "pp=" in mesh and micro < 4 and mesh != "pp=2":
+                if "pp=" in mesh and micro < 4 and mesh != "pp=2" or norm == "flat" and mesh == "dp=3":
                     continue
                 with self.subTest(norm=norm, micro=micro, mesh=mesh):
                     again = "layer" if "zero" in strategies else ""
-                    self.equal(self.trained(mesh, strategies, "--overwrite", norm=norm, micro=micro, again=again), one, mesh)
+                    self.equal(self.trained(mesh, strategies, "--overwrite", again=again, **settings), one, mesh)
 
     def test_microbatches_have_statistics_of_their_own(self):
         one, four = (self.trained("dp=1", "ddp dp", name=f"m{micro}", micro=micro)[1] for micro in (1, 4))

@@ -18,6 +18,7 @@ local cases = {
   -- means over samples
   samples_unmarked = function(x) return x - nn.mean(x, 0, { keep = true }) end,
   samples_of_channels = function(x) return x - nn.mean(x, 1, { keep = true, samples = true }) end,
+  samples_of_one = function(x) return x - nn.mean(x, { 0, 2, 3 }, { keep = true, samples = true }) end,
   -- buffers
   no_dims = function(x) return x * nn.buffer "mean" end,
   as_parameter = function(x) return x * (buffer() + nn.parameter("mean", { 6 })):reshape { 6, 1, 1 } end,

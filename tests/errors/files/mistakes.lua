@@ -521,5 +521,15 @@ function cases.two_data_parallel_strategies()
   }
 end
 
+-- An axis without a name.
+function cases.nameless_axis()
+  return plans.gpt { strategy = { prun.expert_parallel { axis = "" } } }
+end
+
+-- A text with a zero byte and one that clears the screen.
+function cases.zero_byte()
+  return plans.gpt { mesh = prun.mesh { dp = "2\0\27[2J" } }
+end
+
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()

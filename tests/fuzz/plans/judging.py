@@ -117,7 +117,8 @@ class Facts:
 
     def __init__(self, text):
         self.dtype = re.search(r'dtype = "(\w+)"', text)[1]
-        self.drops = "capacity = " in text and "dropless = true" not in text  # which choices experts drop depends on the mesh
+        experts = re.sub(r"(?m)^  data = .*", "", text)  # without the capacity of packed streams
+        self.drops = "capacity = " in experts and "dropless = true" not in experts  # which choices experts drop depends on the mesh
         wires = set(re.findall(r'wire = "(\w+)"', text))
         self.wires = bool(wires)
         self.rounds = self.dtype == "f64" and self.wires or self.dtype == "f32" and "bf16" in wires  # rounds on the wire

@@ -35,12 +35,12 @@ constexpr size_t kMostProvenNodes = 5000;
 constexpr double kNudge = 1e-6;
 constexpr double kExpected = 1e-9;  // relative rounding of a plan whose values do not grow
 
-// A request. "plan": path; "ranks"; "device": device that is checked for; "check_replicas", "most_skips": options of
-// prun; "raw": whether to also run the plan with its own dtypes.
+// A request. "plan": path; "ranks"; "device": device that is checked for; "check_replicas", "most_skips",
+// "check_finite", "pad_vocabulary": options of prun; "raw": whether to also run the plan with its own dtypes.
 struct Request {
   std::string plan, device = "reference";
   int ranks = 1;
-  int64_t check_replicas = 0, most_skips = 0;
+  int64_t check_replicas = 0, most_skips = 0, check_finite = 0, pad_vocabulary = 0;
   bool raw = false, prove = true;
 };
 
@@ -52,6 +52,8 @@ Request read_request(const std::string& line) {
   request.device = given.value("device", request.device);
   request.check_replicas = given.value("check_replicas", int64_t{0});
   request.most_skips = given.value("most_skips", int64_t{0});
+  request.check_finite = given.value("check_finite", int64_t{0});
+  request.pad_vocabulary = given.value("pad_vocabulary", int64_t{0});
   request.raw = given.value("raw", false);
   request.prove = given.value("prove", true);
   return request;
@@ -108,11 +110,16 @@ class Judge {
     made.widen = widen;
     made.check_replicas = request_.check_replicas;
     made.most_skips = request_.most_skips;
+    made.check_finite = request_.check_finite != 0;
     made.workspace_bytes = [&](const Program& program, const Op& op) { return device.workspace_bytes(program, op); };
     made.joins_steps = device_->queue() != nullptr;
-    made.vocabulary_multiple = device_->vocabulary_multiple();
+    made.vocabulary_multiple = multiple();
     made.fuses = [this](std::string_view kind) { return device_->fuses(kind); };
     return made;
+  }
+
+  int64_t multiple() const {
+    return request_.pad_vocabulary > 0 ? request_.pad_vocabulary : device_->vocabulary_multiple();
   }
 
   void require_supported(const Job& job) const {
@@ -129,7 +136,7 @@ class Judge {
     ProofOptions how;
     how.record = [&](const PlanSizes& sizes) { return record(request_.ranks, sizes, false); };
     how.fuses = [this](std::string_view kind) { return device_->fuses(kind); };
-    how.vocabulary_multiple = device_->vocabulary_multiple();
+    how.vocabulary_multiple = multiple();
     how.most_work = kMostProofWork;
     how.problem = [](const Job& job) {
       const std::vector<Finding> findings = verify_job(job, 0);
@@ -175,6 +182,7 @@ class Judge {
       CompileOptions of_one = options(*reference_, widen);
       of_one.vocabulary_multiple = 1;
       of_one.check_replicas = 0;
+      of_one.check_finite = false;
       const Job one_job = compile(alone, of_one);
       const VirtualRun one = run_virtual_ranks(one_job, *reference_);
       Job job;

@@ -48,6 +48,38 @@ SCHEDULES = {
           end
           for i = 1, micro - 1, 2 do prun.backward_weight(i) end
         end)""",
+    "random_order": """
+        local random_order = prun.schedule("random_order", function(rank, ranks, micro)
+          local state = ranks * 7919 + micro * 104729
+          local function dice(n)
+            state = (state * 1103515245 + 12345) % 2147483648
+            return state // 65536 % n
+          end
+          local f, b, waiting, made = {}, {}, {}, nil
+          local function run(stage, slot, microbatch)
+            made = true
+            if stage == rank then prun[slot](microbatch) end
+          end
+          for stage = 0, ranks - 1 do f[stage], b[stage], waiting[stage] = 0, 0, {} end
+          repeat
+            made = nil
+            for _ = 1, 8 * ranks do
+              local s, kind = dice(ranks), dice(4)
+              if kind == 0 and f[s] < micro and (s == 0 or f[s - 1] > f[s]) then
+                run(s, "forward", f[s])
+                f[s] = f[s] + 1
+              elseif kind < 3 and b[s] < f[s] and (s == ranks - 1 or b[s + 1] > b[s]) then
+                run(s, kind == 1 and "backward" or "backward_input", b[s])
+                if kind ~= 1 then table.insert(waiting[s], b[s]) end
+                b[s] = b[s] + 1
+              elseif kind == 3 and #waiting[s] > 0 then
+                run(s, "backward_weight", table.remove(waiting[s], 1))
+              end
+            end
+            local left = 0
+            for s = 0, ranks - 1 do left = left + micro - b[s] + #waiting[s] end
+          until left == 0
+        end)""",
 }
 
 
@@ -72,6 +104,8 @@ def schedule_or_value(name, of):
 
 
 def call(word, options):
+    if word == "raw":
+        return options["text"]
     return f"{word if word in STRATEGIES else 'prun.' + word} {table(options)}"
 
 
@@ -89,22 +123,23 @@ def block_lines(parts, mixer, mlp):
         return f"nn.dropout({x}, {parts['drop_rate']})" if parts["drop"] == place else x
 
     lines = []
+    turns, runs = (", positions = batch.positions", ", documents = batch.documents") if parts.get("documents") else ("", "")
     rules = parts.get("rules", "")
     if mixer and (rules or parts.get("separate")):
         given = normed("ln1", "x")
         lines.append(f"local given = {given}")
         for name, columns, count in (("q", q, heads), ("k", kv, kv_heads), ("v", kv, kv_heads)):
             made = f'nn.linear("{name}", given, {columns}, {{ bias = {bias} }})'
-            turned = f"nn.rotary({made}, {{ size = {size}, heads = {count} }})"
+            turned = f"nn.rotary({made}, {{ size = {size}, heads = {count}{turns} }})"
             lines.append(f"local {name} = {turned if parts['rotary'] and name != 'v' else made}")
         lines.append(f"local seen = nn.attention {{ q = q, k = k, v = v, heads = {heads}, kv_heads = {kv_heads}, "
-                     f"causal = {value(parts['causal'])}{rules} }}")
+                     f"causal = {value(parts['causal'])}{rules}{runs} }}")
     elif mixer:
         blocks = f", blocks = {{ {q}, {kv}, {kv} }}" if parts["blocks"] else ""
         lines.append(f'local qkv = nn.linear("qkv", {normed("ln1", "x")}, {q + 2 * kv}, {{ bias = {bias}{blocks} }})')
         if parts["rotary"]:
-            lines.append(f"qkv = nn.rotary(qkv, {{ size = {size}, heads = {heads + kv_heads} }})")
-        lines.append(f"local seen = nn.attention(qkv, {heads}, {{ kv_heads = {kv_heads}, causal = {value(parts['causal'])} }})")
+            lines.append(f"qkv = nn.rotary(qkv, {{ size = {size}, heads = {heads + kv_heads}{turns} }})")
+        lines.append(f"local seen = nn.attention(qkv, {heads}, {{ kv_heads = {kv_heads}, causal = {value(parts['causal'])}{runs} }})")
     if mixer:
         proj = dropped("residual", f'nn.linear("proj", seen, {width}, {{ bias = {bias} }})')
         lines.append(f"x = {plus}{proj}")
@@ -112,6 +147,7 @@ def block_lines(parts, mixer, mlp):
         capacity = f", capacity = {parts['capacity']}" if "capacity" in parts else ""
         capacity += ", dropless = true" if parts.get("dropless") else ""
         aux = f", aux = {parts['aux']}" if "aux" in parts else ""
+        aux += runs + parts.get("router", "") + (", loads = loads" if "balance" in parts else "")
         lines.append(f'x = {plus}nn.moe("moe", {normed("ln2", "x")}, {{ hidden = {parts["hidden"]}, experts = {parts["experts"]}, '
                      f'choices = {parts["choices"]}, gated = {value(mlp == "moe_gated")}{capacity}{aux} }})')
     elif mlp != "none":
@@ -130,8 +166,15 @@ def block_lines(parts, mixer, mlp):
 def head_lines(parts, weight):
     x = f'nn.{parts["norm"]}("ln", x)' if parts["head_norm"] and parts["norm"] != "none" else "x"
     given = f"weight = {weight}" if weight else "bias = false"
-    loss = f'prun.losses.cross_entropy(nn.linear("logits", y, {parts["vocab"]}, {{ {given} }}), batch.targets)'
-    return [f"local y = {x}", f"return {loss}"]
+    smooth = ", { label_smoothing = 0.1 }" if parts.get("loss") == "smooth" else ""
+    loss = f"prun.losses.cross_entropy(logits, batch.targets{smooth})"
+    if parts.get("loss") == "l2":
+        loss += ' + 1e-2 * prun.losses.l2 "*.weight"'
+    if parts.get("loss") == "z":
+        loss += ' + (0.1 * prun.losses.z_loss(logits)):named "z"'
+    if "balance" in parts:
+        loss += f" + {parts['balance']} * prun.losses.balance(loads)"
+    return [f"local y = {x}", f'local logits = nn.linear("logits", y, {parts["vocab"]}, {{ {given} }})', f"return {loss}"]
 
 
 def unit(name, lines, first="x = ", word="unit"):
@@ -143,9 +186,11 @@ def own_model(parts):
     table_of = f'nn.parameter("token.weight", {{ {parts["vocab"]}, {parts["width"]} }}, {{ "normal", {parts["strength"]} }})'
     places = f', nn.parameter("position.weight", {{ {parts["context"]}, {parts["width"]} }}, {{ "normal", 0.5 }})' if parts["positions"] else ""
     embedded = f"nn.embedding(batch.tokens, {table_of}{places})"
+    if places and parts.get("documents"):
+        embedded = f"nn.embedding(batch.tokens, {table_of}) + nn.embedding(batch.positions{places})"
     if parts["drop"] == "embed":
         embedded = f"nn.dropout({embedded}, {parts['drop_rate']})"
-    lines = ["local x"]
+    lines = ["local x"] + (["local loads = {}"] if "balance" in parts else [])
     if parts["merged"]:
         body = [f"x = {embedded}"]
         body += block_lines(parts, parts["attention"], parts["mlp"])
@@ -172,13 +217,14 @@ def model_text(model):
 def data_text(case):
     options = dict(case["data"]["options"])
     if case["model"]["word"] == "own":
-        options.update(context=case["model"]["options"]["context"], vocab=case["model"]["options"]["vocab"])
+        size = "capacity" if "pack" in options else "context"
+        options.update({size: case["model"]["options"]["context"], "vocab": case["model"]["options"]["vocab"]})
     return call("data." + case["data"]["word"], options)
 
 
 def declarations(case):
     lines = ['local prun = require "prun"']
-    if case["model"]["word"] == "own":
+    if case["model"]["word"] == "own" or case["optimizer"]["word"] == "raw":
         lines.append("local nn = prun.nn")
     if case["model"]["word"] == "odd":
         lines.append('local odd = require "odd_models"')
@@ -200,6 +246,7 @@ def plan_text(case):
     lines += ["  },", f"  optimizer = {call(case['optimizer']['word'], case['optimizer']['options'])},"]
     if "eval" in case:
         lines.append(f"  eval = {call('eval', case['eval'])},")
+    lines += [f"  {name} = {text}," for name, text in case.get("extras", {}).items()]
     if "report" in case:
         lines.append(f"  report = {table(case['report'])},")
     lines.append("  " + ", ".join(f"{name} = {value(of)}" for name, of in case["plan"].items()) + ",")

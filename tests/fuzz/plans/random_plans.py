@@ -5,6 +5,8 @@ Lua. Most cases respect the documented limits (which sizes must divide which); a
 """
 import random
 
+import features
+
 MOST_RANKS = 8
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "eager", "lifo", "halves"]
 ZEROS = ["zero1", "zero2", "zero3", "fsdp"]
@@ -438,6 +440,7 @@ def draw_case(seed):
     drop_needless(draw, case)
     if draw.chance(0.03):
         break_something(draw, case)
+    features.add_features(Draw(f"features {seed}"), case, chunks_of(strategies))
     return case
 
 

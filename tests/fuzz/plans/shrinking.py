@@ -6,15 +6,16 @@ PLAIN = {"micro": [1, 2], "steps": [1, 2], "seed": [0], "dtype": ["f64"], "layer
          "choices": [1], "batch": [1, 2, 4, 8], "inputs": [2], "outputs": [2], "drop": [""], "norm": ["none", "rmsnorm"],
          "mlp": ["none", "relu"], "schedule": ["gpipe", "1f1b"], "after": [False], "causal": [True], "bias": [False],
          "positions": [False], "tied": [False], "head_norm": [False], "merged": [False], "two_kinds": [False], "residual": [True],
-         "rotary": [False], "rules": [""], "separate": [False], "attention": [False], "blocks": [True], "lr": [0.1], "device": ["reference"], "activation": ["none"]}
+         "rotary": [False], "rules": [""], "router": [""], "loss": [""], "dropless": [False], "documents": [False], "separate": [False], "attention": [False], "blocks": [True], "lr": [0.1], "device": ["reference"], "activation": ["none"]}
 NEEDED = {"axis", "over", "units", "column", "row", "rows", "path", "batch", "inputs", "outputs", "name", "layers", "width", "schedule",
-          "heads", "context", "vocab", "lr"}
+          "heads", "context", "vocab", "lr", "text", "eot"}
 
 
 def containers(case):
     """Returns the paths of dicts whose entries can be simplified."""
     yield ("plan",)
     yield ("check",)
+    yield ("extras",)
     for part in ("model", "data", "optimizer"):
         yield (part, "options")
     for index in range(len(case["strategies"])):
