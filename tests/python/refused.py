@@ -51,7 +51,7 @@ class SummedLoss(Two):
 class Padded(Two):
     def forward(self, x, y):
         h = F.pad(self.a(x)[:, None], (1, 1), mode="replicate")  # here
-        return F.mse_loss(self.b(h[:, 0, 1:-1]), y)
+        return F.mse_loss(self.b(h[:, 0, :8] * 2), y)
 
 
 class Cell(Two):

@@ -84,13 +84,10 @@ class Builder:
 
     def input(self, node: Node) -> Op:
         """Returns the op for samples that are numbers, batch.x, or for an input by its name."""
-        if self.named:
-            op = Op("input", self.named_input(node), [], shape_of(node), node)
-            self.made[node] = op
-            return op
-        name = self.place(node, "x")
-        shape = shape_of(node)  # a number of each sample is a column of the data
-        op = Op("input", f"batch.{name}", [], shape if len(shape) > 1 else (*shape, 1), node)
+        name, shape = self.place(node, "x"), shape_of(node)
+        numbers = node.meta["val"].is_floating_point() or node in self.masks
+        # A number of each sample is a column of the data.
+        op = Op("input", f"batch.{name}", [], (*shape, 1) if len(shape) == 1 and numbers else shape, node)
         self.made[node] = op
         return op
 
@@ -102,7 +99,9 @@ class Builder:
             return self.named_input(node).removeprefix("batch.")
         used = [one for one in self.traced.inputs if any(user.op != "output" for user in one.users)]
         name = "xy"[used.index(node)] if len(used) == 2 else otherwise
-        self.inputs_used[name] = node
+        if self.inputs_used.setdefault(name, node) is not node:
+            raise refuse(next(iter(node.users), node), f"two inputs with numbers, {self.inputs_used[name].name} and "
+                         f"{node.name}", "a plan's model has batch.x and batch.y; concatenate the inputs")
         return name
 
     def emit(self, kind: str, text: str, inputs: list[Op], node: Node, **more: Any) -> Op:

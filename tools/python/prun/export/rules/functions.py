@@ -176,6 +176,10 @@ def where(builder: Builder, node: Node) -> Op | None:
     else:
         return None
     mask = builder.traced.constant(condition)
+    if isinstance(mask, Tensor) and bool((mask == mask.flatten()[0]).all()):  # one of the two, as lerp has it
+        chosen = then if bool(mask.flatten()[0]) else otherwise
+        if isinstance(chosen, Node) and shape_of(chosen) == shape_of(node):
+            return operand(builder, chosen)
     if isinstance(mask, Tensor):
         return _emit(builder, node, "nn.where({0}, {1}, {2})", [condition, then, otherwise])
     compared = builder.traced.follow(condition) if isinstance(condition, Node) else None

@@ -138,6 +138,10 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
         name, options = builder.place(source, "y"), _options(ignored, smoothing, tokens=False)
         return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.{name}{options})",
                             [builder.value(origin)], node, shape=(1,))
+    if len(shape) == 1 and [at for _, at in pairs] == list(range(shape[0])):  # of a row of each sample, such as the first
+        name, options = builder.place(source, "y"), _options(ignored, smoothing, tokens=False)
+        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.{name}{options})",
+                            [operand(builder, node.args[0])], node, shape=(1,))
     if len(shape) != 2:
         raise refuse(node, f"targets of shape {list(shape)}", "targets are token ids [batch, tokens]")
     count, tokens = shape
