@@ -236,6 +236,11 @@ class Refusals(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertTrue(pathlib.Path(folder, "plan.lua").exists())
             self.assertTrue(pathlib.Path(folder, "plan.weights/model.safetensors").exists())
+            path.with_name("plan.lua").unlink()
+            path.with_name("plan.lua").mkdir()
+            done = run("mine.py:build")
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stderr, f"{folder}/plan.lua cannot be written: Is a directory\n")
             for what, text in [("mine.py:wrong", "the module returns no loss"), ("mine.py:nothing", "returns int"),
                                ("mine.py:missing", "mine.py has no missing"), ("other.py:build", "no file other.py")]:
                 done = run(what)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import whole_tensors
+from ..errors import CheckpointError
 from . import capture, description, plan, prefix
 from .buffers import tensors_of
 from .builder import Builder
@@ -72,19 +73,22 @@ class Exported:
 
     def save(self, path: str | os.PathLike[str], choices: Choices = EXPORTED) -> pathlib.Path:
         """Writes `path`.lua and the folder `path`.weights; returns the path of the plan. The folder has the weights, and
-        their names in the module (prun.yaml).
+        their names in the module (prun.yaml). Raises CheckpointError if a file cannot be written.
 
         `choices`: mesh, strategies, optimizer and evaluation, if they are not those of `plan`.
         """
         base = pathlib.Path(path)
         base = base.with_suffix("") if base.suffix == ".lua" else base
         folder = base.with_name(base.name + ".weights")
-        folder.mkdir(parents=True, exist_ok=True)
-        write(self.tensors(), folder / "model.safetensors")
-        if names := self.description():
-            (folder / "prun.yaml").write_text(names, encoding="utf-8")
         path = base.with_name(base.name + ".lua")
-        path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(self.tensors(), folder / "model.safetensors")
+            if names := self.description():
+                (folder / "prun.yaml").write_text(names, encoding="utf-8")
+            path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
         return path
 
     def load(self, checkpoint: str | os.PathLike[str]) -> None:
