@@ -142,6 +142,16 @@ class FitData(unittest.TestCase):
         self.same(Two(lambda layers, x, y: F.mse_loss(layers["out"](x).squeeze(), y), out=nn.Linear(6, 1)),
                   (numbers(6), numbers()), mesh="dp=2")
 
+    def test_tensor_parallelism_of_several_layers(self):
+        """Every second layer reads columns that the one before it splits; after a norm, columns are whole."""
+        for between in ([nn.ReLU()], [nn.BatchNorm1d(8), nn.ReLU()], [nn.ReLU(), nn.LayerNorm(8)], [nn.Mish(), nn.Dropout(0.0)]):
+            net = [nn.Linear(6, 8), *copy.deepcopy(between), nn.Linear(8, 8), *copy.deepcopy(between), nn.Linear(8, 8), nn.GELU()]
+            net += [nn.Linear(8, 3)]
+            for mesh in ("tp=2", "dp=2, tp=2"):
+                with self.subTest(between=between, mesh=mesh):
+                    self.same(Two(lambda layers, x, y: F.l1_loss(layers["net"](x), y), net=nn.Sequential(*copy.deepcopy(net))),
+                              (numbers(6), numbers(3)), mesh=mesh)
+
     def test_arrays_are_arguments_in_their_order(self):
         self.same(Two(lambda layers, y, x: F.mse_loss(layers["out"](x), y), out=nn.Linear(6, 6)), (numbers(6), numbers(6)))
         self.same(Two(lambda layers, y, x: F.cross_entropy(layers["out"](x), y), out=nn.Linear(6, 4)),

@@ -57,7 +57,11 @@ def _role(op: Op) -> str:
             return "gate" if one.inputs[0] is op else "up"
         if one.kind == "loss" and "cross_entropy" in one.text:
             return "logits"
-    if any(one.kind in ("activation", "silu_mul") for one in makers):
+    if any(one.kind == "silu_mul" for one in makers):
+        return "down"
+    # The second of two layers: before the third of several, and after a norm, columns are whole.
+    before = through([two for one in makers if one.kind == "activation" for two in one.inputs], False)
+    if any(one.kind == "linear" and _role(one) in ("up", "gate") for one in before):
         return "down"
     if any(one.kind == "activation" for one in users):
         return "up"
