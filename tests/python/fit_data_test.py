@@ -104,6 +104,56 @@ def pairs(layers, x, y):
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.t(), own)) / 2
 
 
+def fixed_positions(layers, ids, targets):
+    """The language model of PyTorch's tutorial, whose positions are no parameter."""
+    tokens = ids.shape[1]
+    angles = torch.outer(torch.arange(tokens, dtype=torch.float64), 100 ** (-torch.arange(8, dtype=torch.float64) / 8))
+    h = layers["table"](ids) * 4 + torch.cat([angles.sin(), angles.cos()], -1)[None]
+    mask = nn.Transformer.generate_square_subsequent_mask(tokens)
+    h = layers["norm"](layers["body"](h, mask=mask, is_causal=True))
+    return F.cross_entropy(layers["out"](h).flatten(0, 1), targets.flatten())
+
+
+class Translation(nn.Module):
+    """An encoder and a decoder that share a parameter of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.positions = nn.Embedding(64, 16), nn.Parameter(torch.randn(1, 12, 16))
+        self.body, self.out = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True), nn.Linear(16, 64)
+
+    def forward(self, source, target, labels):
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        h = self.body(self.table(source) + self.positions, self.table(target) + self.positions, tgt_mask=mask,
+                      src_key_padding_mask=source == PAD, memory_key_padding_mask=source == PAD, tgt_is_causal=True)
+        return F.cross_entropy(self.out(h).transpose(1, 2), labels)
+
+
+class Adapted(nn.Module):
+    """A decoder of grouped queries with adapters, as peft puts them on each linear layer in `where`."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 16), nn.Linear(16, 64)
+        sizes = {"q": (16, 16), "k": (16, 8), "v": (16, 8), "o": (16, 16), "gate": (16, 24), "up": (16, 24), "down": (24, 16)}
+        self.layers = nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()})
+        self.a = nn.ModuleDict({name: nn.Linear(sizes[name][0], 2, bias=False) for name in where})
+        self.b = nn.ModuleDict({name: nn.Linear(2, sizes[name][1], bias=False) for name in where})
+        self.layers.requires_grad_(False)
+
+    def layer(self, name, x):
+        y = self.layers[name](x)
+        return y + self.b[name](self.a[name](x)) * 2.0 if name in self.a else y
+
+    def forward(self, ids, targets):
+        h = self.table(ids)
+        q, k, v = (self.layer(name, h).unflatten(-1, (-1, 4)).transpose(1, 2) for name in "qkv")
+        k, v = (x[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape) for x in (k, v))
+        h = h + self.layer("o", F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        h = h + self.layer("down", F.silu(self.layer("gate", h)) * self.layer("up", h))
+        return F.cross_entropy(self.out(h).flatten(0, 1), targets.flatten())
+
+
 def bert():
     return transformers.BertForSequenceClassification(transformers.BertConfig(
         vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
@@ -171,6 +221,22 @@ class FitData(unittest.TestCase):
         self.same(Two(mean_of_tokens, table=nn.Embedding(64, 8), out=nn.Linear(8, 4)), (ids, torch.randint(0, 4, (SAMPLES,))),
                   mesh="dp=2")
 
+    def test_positions(self):
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        ids = torch.randint(0, 64, (SAMPLES, 13))
+        for mesh in ("dp=2", "tp=2"):
+            self.same(Two(fixed_positions, table=nn.Embedding(64, 16), body=copy.deepcopy(body), norm=nn.RMSNorm(16),
+                          out=nn.Linear(16, 64)), (ids[:, :-1], ids[:, 1:]), mesh=mesh)
+        self.same(Translation(), (masked_text()[0], ids[:, :-1], ids[:, 1:]), mesh="dp=2")
+
+    def test_adapters(self):
+        ids = torch.randint(0, 64, (SAMPLES, 9))
+        for where in ("qv", "qkv", ["q", "v", "up"], ["down"], ["gate", "up", "o"]):
+            for mesh in ("dp=2", "tp=2"):
+                with self.subTest(where=where, mesh=mesh):
+                    self.same(Adapted(where), (ids[:, :-1], ids[:, 1:]), mesh=mesh)
+
     def test_samples_compared_with_each_other(self):
         module = Two(pairs, a=nn.Linear(6, 4), b=nn.Linear(5, 4))
         data = numbers(6), numbers(5)
@@ -214,10 +280,14 @@ class FitData(unittest.TestCase):
              {"example": (user, item, rating)}),
             ("the data have no 'rating', which the module reads; they have user, item", prun.UsageError,
              {"user": user, "item": item}, {"example": (user, item, rating)}),
+            ("batches have 8 samples, and batch=4: .* arrays are a tuple", prun.UsageError, [user, item, rating], {}),
             ("batches have 8 samples, and batch=4", prun.UsageError, DataLoader(Samples((user, item, rating)), SAMPLES), {}),
         ]:
             with self.subTest(problem), self.assertRaisesRegex(error, problem):
                 prun.fit(module, data, **{"batch": 4, **options})
+        for wrong, name in ((Three, "Three"), (ratings, "function")):
+            with self.assertRaisesRegex(prun.PrunError, f"the module is {name}; pass an nn.Module, such as Model()"):
+                prun.fit(wrong, (user, item, rating))
 
 
 class _Loss(nn.Module):

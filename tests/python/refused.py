@@ -54,16 +54,6 @@ class Padded(Two):
         return F.mse_loss(self.b(h[:, 0, :8] * 2), y)
 
 
-class Cell(Two):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.GRUCell(8, 8)
-
-    def forward(self, x, y):
-        h = self.cell(x)
-        return F.mse_loss(self.b(h), y)
-
-
 class NoLoss(Two):
     def forward(self, x, y):
         return self.b(x)  # here

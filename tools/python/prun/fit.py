@@ -143,7 +143,10 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
         if name in options:
             raise UsageError(f"fit has no option '{name}': {instead}")
     from . import export
+    from .export.capture import check_module
     from .export.template import Choices
+
+    check_module(module)
 
     axes = _mesh(mesh)
     choices = Choices(mesh=_mesh_fields(axes), arguments=(), strategy=_strategies(axes, strategy),

@@ -239,7 +239,8 @@ class Feed:
         size = self.feeder.ring.batch
         if size != batch:
             self.feeder.ring.close()
-            raise UsageError(f"the data's batches have {size} samples, and batch={batch}")
+            several = ": a list is one of batches, arrays are a tuple" if isinstance(data, list) else ""
+            raise UsageError(f"the data's batches have {size} samples, and batch={batch}{several}")
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="prun.feed", daemon=True)
 

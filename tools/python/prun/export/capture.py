@@ -47,6 +47,9 @@ def _is_normed_convolution(module: nn.Module) -> bool:
 
 def check_module(module: nn.Module) -> None:
     """Raises if a plan could not train the module as PyTorch does."""
+    if not isinstance(module, nn.Module):
+        raise ExportError(f"the module is {module.__name__ if isinstance(module, type) else type(module).__name__}",
+                          hint="pass an nn.Module, such as Model(), whose forward returns the loss")
     file, line = _line_of(module)
 
     def fail(problem: str, hint: str) -> ExportError:

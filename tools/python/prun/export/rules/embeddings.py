@@ -155,6 +155,9 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         if _owner(builder, known[0]) is not None or known[1] not in builder.traced.inputs:
             return None  # functions.py adds the positions to the tokens
         name, rows = found
+        table = next(one for one, known in builder.traced.parameters.items() if known == name)
+        if len(table.users) > 1:  # such as an encoder's and a decoder's
+            return None
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
             if len(set(rows.tolist())) == 1:

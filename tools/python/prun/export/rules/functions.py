@@ -88,6 +88,9 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         if arg in builder.traced.constants:
             arg = constant(builder, builder.traced.constants[arg], node)
         found = rows_of(builder, arg) if isinstance(arg, Node) else None
+        if found is not None and len(builder.traced.follow(arg).users) > 1 and (  # one parameter, read several times
+                builder.traced.parameter(builder.traced.follow(arg)) is not None):
+            found = None
         if found is not None:
             role = f"operand{len(tables)}"
             given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
