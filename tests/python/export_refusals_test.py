@@ -32,9 +32,10 @@ CASES = {
     "Branch": ("", "control flow that depends on the data", "remove the branch"),
     "Item": ("item", "prun has no function for it", "depends on the data"),
     "TwoLosses": ("", "2 losses", "return one of them"),
-    "Sum": ("add", "a loss that is changed or added", "one F.cross_entropy or F.mse_loss"),
-    "OtherLoss": ("l1_loss", "prun has no such loss", "one F.cross_entropy or F.mse_loss"),
-    "OwnLoss": ("mean", "a loss by parts that prun does not recognise", "one F.cross_entropy or F.mse_loss"),
+    "Summed": ("sum", "a sum instead of a mean", ".mean()"),
+    "SummedLoss": ("mse_loss", "a sum instead of a mean", 'reduction="mean"'),
+    "OtherLoss": ("dot", "prun has no such loss", "F.cross_entropy, F.mse_loss, a mean of numbers"),
+    "Padded": ("pad", "prun has no function for it", "pads with constants"),
     "Broadcasts": ("mse_loss", "shapes [4, 1] and [4, 4], which broadcast", "the result's shape"),
     "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),
@@ -130,7 +131,6 @@ class Refusals(unittest.TestCase):
         self.assertIn("position.weight", export(refused.Tokens(positions), IDS).plan)
         for change, problem, hint in [
             (lambda m, x: x + torch.randn(6, 16), "random numbers", ""),
-            (lambda m, x: x + torch.arange(96.0).view(6, 16), "(fixed positions)", "that are parameters"),
             (lambda m, x: x.transpose(0, 1), "logits of the tokens in another order", "batch_first=True"),
         ]:
             with self.subTest(problem=problem):
@@ -234,6 +234,11 @@ class Refusals(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertTrue(pathlib.Path(folder, "plan.lua").exists())
             self.assertTrue(pathlib.Path(folder, "plan.weights/model.safetensors").exists())
+            path.with_name("plan.lua").unlink()
+            path.with_name("plan.lua").mkdir()
+            done = run("mine.py:build")
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stderr, f"{folder}/plan.lua cannot be written: Is a directory\n")
             for what, text in [("mine.py:wrong", "the module returns no loss"), ("mine.py:nothing", "returns int"),
                                ("mine.py:missing", "mine.py has no missing"), ("other.py:build", "no file other.py")]:
                 done = run(what)

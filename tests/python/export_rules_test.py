@@ -22,7 +22,7 @@ from torch import nn  # noqa: E402
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
 import reference  # noqa: E402
 import variants  # noqa: E402
-from prun.export import export  # noqa: E402
+from prun.export import ExportError, export  # noqa: E402
 
 PRUN = sys.argv[1]
 RATE = 0.01
@@ -326,6 +326,18 @@ class Rules(unittest.TestCase):
             ("log_softmax", lambda x: x.log_softmax(-1) * 0.1, "nn.log_softmax("),
             ("cumsum", lambda x: x.cumsum(1), "nn.cumsum("),
             ("softmax of columns", lambda x: x.view(-1, 4, 4).softmax(1).flatten(1), "nn.softmax("),
+            # Functions that PyTorch writes by their parts.
+            ("mish", F.mish, "nn.softplus("), ("celu", F.celu, "nn.exp("), ("hardswish", F.hardswish, "nn.minimum("),
+            ("glu", lambda x: F.glu(torch.cat([x.tanh(), x.sin()], 1)), "nn.sigmoid("), ("lerp", lambda x: torch.lerp(x, x * x, 0.3), " * "),
+            ("prelu", lambda x: F.prelu(x, torch.tensor(0.3, dtype=x.dtype)), "nn.where("), ("softshrink", F.softshrink, "nn.where("),
+            ("threshold", lambda x: F.threshold(x, 0.1, 2.0), "nn.where("), ("roll", lambda x: x.roll(3, 1), "nn.linear("),
+            ("logsumexp", lambda x: x - x.logsumexp(1, keepdim=True), "nn.log("), ("log1p", lambda x: torch.log1p(x * x), "nn.log("),
+            ("shuffled pixels", lambda x: F.pixel_shuffle(x.tanh().view(-1, 4, 2, 2), 2).flatten(1), "permute"),
+            ("variance", lambda x: x / (x.var(1, keepdim=True) + 1), "nn.mean("),
+            ("deviation", lambda x: x / x.view(-1, 4, 4).std((1, 2), unbiased=False).view(-1, 1), "nn.sqrt("),
+            ("first of max", lambda x: x - x.max(1, keepdim=True).values, "nn.max("),
+            ("cosine", lambda x: x * F.cosine_similarity(x.tanh()[:, :8], x.sin()[:, 8:], dim=1)[:, None], "nn.maximum("),
+            ("movedim", lambda x: x.tanh().view(-1, 2, 8).movedim(1, -1).flatten(1), "transpose"),
             ("einsum", lambda x: 0.1 * torch.einsum("bij,bik->bjk", x.view(-1, 4, 4), x.view(-1, 4, 4)).flatten(1),
              'nn.einsum("bij,bik->bjk"'),
         ]:
@@ -411,6 +423,26 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 lua = "prun.losses.cross_entropy(" if target is ids else "prun.losses.mse("
                 self.same(classes(function), (x, target), lua)
+
+        some = (y > 0).double()
+        for name, function, target in [
+            ("l1", F.l1_loss, y), ("huber", lambda z, y: F.huber_loss(z, y, delta=0.5), y), ("smooth l1", F.smooth_l1_loss, y),
+            ("bce", F.binary_cross_entropy_with_logits, some),
+            ("bce, weighted", lambda z, y: F.binary_cross_entropy_with_logits(
+                z, y, pos_weight=torch.tensor([2.0, 1.0, 0.5, 3.0])), some),
+            ("of integers", lambda z, y: F.binary_cross_entropy_with_logits(z[:, 0], y.double()), (y[:, 0] > 0).long()),
+            ("focal", lambda z, y: ((1 - torch.exp(-F.softplus(-z * y))) ** 2 * F.softplus(-z * y)).mean(), y.sign()),
+            ("of one number", lambda z, y: F.mse_loss(z.sum(1), y), y[:, 0]),
+            ("sums", lambda z, y: 0.5 * F.mse_loss(z, y) - F.l1_loss(z, y) / 4 + z.abs().mean() * 0.1, y),
+            ("a sum of rows", lambda z, y: (z - y).abs().sum(-1).mean(), y),
+            ("computed targets", lambda z, y: F.mse_loss(z, y * 2 + 1), y),
+            ("cosine", lambda z, y: 1 - F.cosine_similarity(z, y, dim=-1).mean(), y),
+        ]:
+            with self.subTest(name):
+                if name == "cosine":  # a number that is added to a loss changes no gradient
+                    self.assertRaisesRegex(ExportError, "no such loss", export, classes(function).double(), (x, target))
+                    continue
+                self.same(classes(function), (x, target), "prun.losses.")
 
         masked = torch.tensor([1, -100, 3, 0, -100, 2])
         for options, targets, lua in [

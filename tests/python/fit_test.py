@@ -295,14 +295,15 @@ class Scratch(unittest.TestCase):
         return [folder.name for folder in pathlib.Path("shm").glob("*")]
 
     def place_of_weights(self, free):
-        """Returns where fit puts the weights if shared memory has so many bytes."""
+        """Returns where fit puts the weights if shared memory has so many bytes, and other folders have one byte more."""
         seen = []
 
         def on_step(row):
             seen.extend(path for place in ("shm", "tmp") for path in pathlib.Path(place).glob("*/model.weights/*.safetensors"))
             seen.extend(path for place in ("shm", "tmp") for path in pathlib.Path(place).glob("*/checkpoint"))
 
-        with mock.patch.object(scratch.shutil, "disk_usage", lambda place: mock.Mock(free=free)), \
+        with mock.patch.object(scratch.shutil, "disk_usage", lambda place: mock.Mock(
+                free=free if place == scratch.SHARED_MEMORY else max(free + 1, 99))), \
                 mock.patch.object(tempfile, "tempdir", os.path.abspath("tmp")):
             os.makedirs("tmp", exist_ok=True)
             prun.fit(Regression(), (torch.randn(8, 6), torch.randn(8, 2)), steps=1, on_step=on_step)
@@ -314,6 +315,8 @@ class Scratch(unittest.TestCase):
         size = 5 * 4 * (6 * 16 + 16 + 16 * 2 + 2) + 8 * 8 * (6 + 2)  # weights and their checkpoints, data
         self.assertEqual(self.place_of_weights(size + 1), {"shm"})
         self.assertEqual(self.place_of_weights(size), {"tmp"})
+        with self.assertRaisesRegex(prun.UsageError, "tmp has 0 MiB free, and .* name another folder by TMPDIR"):
+            self.place_of_weights(9)
 
     def start(self):
         process = subprocess.Popen([sys.executable, "-c", self.SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -135,6 +135,8 @@ class Weights(unittest.TestCase):
             prun.load("cut.safetensors")
         with self.assertRaisesRegex(prun.UsageError, "c is complex64"):
             prun.save({"c": numpy.zeros(2, "c8")}, "out")
+        with self.assertRaisesRegex(prun.UsageError, r"prun.save\(state, folder\) writes a dict .* was given str and dict"):
+            prun.save("out", {"a": numpy.zeros(2)})
         prun.save({"body.square.weight": numpy.zeros((3, 3), "f4")}, "few")
         with self.assertRaisesRegex(prun.CheckpointError, "do not fit this plan"):
             self.train(set={"path": "few"})

@@ -110,8 +110,9 @@ const Description& description_to_export(const Weights& weights) {
   if (weights.model.name.empty())
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("{} does not say which model it holds: its plan had a model of its own, or an older prun "
-                            "wrote it; a Hugging Face form have {}{}",
-                            weights.folder, have, own));
+                            "wrote it; {} have a Hugging Face form; --format torch exports any model, with "
+                            "--description WEIGHTS of prun.export under the module's names",
+                            weights.folder, have));
   if (weights.model.name == "moe")
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("{} holds the GPT form of moe, which has no Hugging Face form; prun.models.mixtral has one",

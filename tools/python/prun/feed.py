@@ -197,8 +197,15 @@ class Feeder:
             self._first = next(self._source)
         except StopIteration:
             raise UsageError("there is no batch to feed") from None
-        self.ring = _Ring(name, _arrays(self._first, inputs), slots, fingerprint)
+        self._ring_of = functools.partial(_Ring, name, slots=slots, fingerprint=fingerprint)
+        self.ring = self._ring_of(_arrays(self._first, inputs))
         self.path = self.ring.path
+
+    def rename(self, first: Any) -> None:
+        """Replaces the first batch by one with other inputs, which the following ones have, too. Before run()."""
+        self.ring.close()
+        self._first = first
+        self.ring = self._ring_of(_arrays(first, self._names))
 
     def _begin(self, cursor: str, samples: int) -> Iterator[Any]:
         return iter(self._batches) if isinstance(self._batches, Iterable) else iter(self._batches(cursor, samples))

@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from .errors import UsageError
+
 SHARED_MEMORY = "/dev/shm"
 _PREFIX = "prun-fit-"
 _SETTLED_S = 60  # a younger folder may not have its lock yet
@@ -51,6 +53,10 @@ def scratch(size: int) -> Iterator[pathlib.Path]:
     """Yields a folder for files of `size` bytes in all and removes it."""
     remove_left_over()
     fits = os.path.isdir(SHARED_MEMORY) and shutil.disk_usage(SHARED_MEMORY).free > size
+    place = tempfile.gettempdir()
+    if not fits and (free := shutil.disk_usage(place).free) <= size:
+        raise UsageError(f"{place} has {free >> 20} MiB free, and the data and weights of this call take "
+                         f"{size >> 20} MiB: free space, or name another folder by TMPDIR")
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=SHARED_MEMORY if fits else None) as name:
         lock = None
         with contextlib.suppress(OSError):  # a file system without locks, where no call removes folders

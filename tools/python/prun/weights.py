@@ -138,6 +138,9 @@ def save(state: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
     [out, in]. The plan transposes them. The folder is made; a file in it is replaced when the new one is complete.
     Raises UsageError for a type that the format lacks, CheckpointError if the file cannot be written.
     """
+    if not isinstance(state, Mapping) or not isinstance(folder, str | os.PathLike):
+        raise UsageError("prun.save(state, folder) writes a dict of tensors, such as module.state_dict(), and was given "
+                         f"{type(state).__name__} and {type(folder).__name__}")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     pieces: list[bytes] = []
     at = 0

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import whole_tensors
+from ..errors import CheckpointError
 from . import capture, description, plan, prefix
 from .buffers import tensors_of
 from .builder import Builder
 from .errors import ExportError
 from .layout import in_order
 from .ops import Weight, in_order_of_execution
-from .rules import RULES, losses
+from .rules import RULES, contrastive, losses
 from .template import EXPORTED, Choices, Template
 from .trace import Traced
 from .units import make_units
@@ -42,7 +43,9 @@ class Exported:
 
     `template`: the plan's parts. `weights`: the plan's tensors by name, each made of parameters of the module.
     `context`: tokens in a sample, 0 if samples are numbers. `vocab`: number of different tokens. `notes`: what trains
-    differently.
+    differently. `inputs`: arguments of the module by the names of the plan's inputs. `arguments`: all of them in their
+    order. `shifted`: the plan's targets are the next ones of the module's. `numbers`: arguments of integers that the plan
+    reads as numbers. `pairs`: the loss compares as many samples as the example has.
     """
 
     module: nn.Module
@@ -51,6 +54,11 @@ class Exported:
     context: int
     vocab: int
     notes: list[str]
+    inputs: dict[str, str]
+    arguments: list[str]
+    shifted: bool
+    numbers: set[str]
+    pairs: bool
 
     @property
     def plan(self) -> str:
@@ -65,19 +73,22 @@ class Exported:
 
     def save(self, path: str | os.PathLike[str], choices: Choices = EXPORTED) -> pathlib.Path:
         """Writes `path`.lua and the folder `path`.weights; returns the path of the plan. The folder has the weights, and
-        their names in the module (prun.yaml).
+        their names in the module (prun.yaml). Raises CheckpointError if a file cannot be written.
 
         `choices`: mesh, strategies, optimizer and evaluation, if they are not those of `plan`.
         """
         base = pathlib.Path(path)
         base = base.with_suffix("") if base.suffix == ".lua" else base
         folder = base.with_name(base.name + ".weights")
-        folder.mkdir(parents=True, exist_ok=True)
-        write(self.tensors(), folder / "model.safetensors")
-        if names := self.description():
-            (folder / "prun.yaml").write_text(names, encoding="utf-8")
         path = base.with_name(base.name + ".lua")
-        path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(self.tensors(), folder / "model.safetensors")
+            if names := self.description():
+                (folder / "prun.yaml").write_text(names, encoding="utf-8")
+            path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
         return path
 
     def load(self, checkpoint: str | os.PathLike[str]) -> None:
@@ -116,9 +127,33 @@ class Exported:
                 weight.restore(trained[name], own)  # type: ignore[arg-type]
 
 
-def _recognised(module: nn.Module, example: Any, whole: bool = False) -> tuple[Builder, ExportError | None]:
-    """Returns the ops of the plan, and the error if a rule refuses one. `whole`: see Builder."""
-    traced = Traced(capture.trace(module, example), module)
+_SAMPLES = 5  # of an example of one sample, whose size of 1 would be that of many dims
+
+
+def _several(example: Any) -> Any:
+    """Returns an example of one sample with several, as data have."""
+    tensors = [one for one in torch.utils._pytree.tree_leaves(example) if isinstance(one, Tensor)]
+    if not tensors or any(one.dim() == 0 or one.shape[0] != 1 for one in tensors):
+        return example
+    return torch.utils._pytree.tree_map_only(Tensor, lambda one: one.repeat(_SAMPLES, *[1] * (one.dim() - 1)), example)
+
+
+def _recognised(module: nn.Module, example: Any, divided: set[Any], whole: bool = False
+                ) -> tuple[Builder, ExportError | None]:
+    """Returns the ops of the plan, and the error if a rule refuses one. An op that no rule recognises is replaced by its
+    parts, and added to `divided`. `whole`: see Builder."""
+    first: ExportError | None = None
+    while True:
+        builder, error = _attempt(module, example, divided, whole)
+        if error is None or not capture.can_divide(error.unknown) or error.unknown in divided:
+            same = first is not None and error is not None and (first.file, first.line) == (error.file, error.line)
+            return builder, first if same else error
+        first = error if first is None or (first.file, first.line) != (error.file, error.line) else first
+        divided.add(error.unknown)
+
+
+def _attempt(module: nn.Module, example: Any, divided: set[Any], whole: bool) -> tuple[Builder, ExportError | None]:
+    traced = Traced(capture.trace(module, example, divided), module)
     capture.check_effects(traced)
     traced = in_order(traced, module)
     loss = capture.find_loss(traced)
@@ -132,29 +167,36 @@ def _recognised(module: nn.Module, example: Any, whole: bool = False) -> tuple[B
     return builder, None
 
 
-def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: str = "") -> Exported:
+def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: str = "", of_files: bool = True) -> Exported:
     """Returns the plan that trains a module as PyTorch does, and its weights.
 
     `module`: takes a batch and returns the mean loss, alone or among other results; transformers' models do if they are
     given labels. It is traced in train mode and not changed. `example`: a tensor, a tuple of arguments or a dict of
     keyword arguments, [batch, tokens] for ids; its shapes determine the context of the plan. `data`: the token file
-    that the plan reads by default. `name`: of the module, for the plan's first line.
+    that the plan reads by default. `name`: of the module, for the plan's first line. `of_files`: a plan of tokens reads a
+    token file, so that the example's targets must be the next tokens.
 
     Raises ExportError for each construct that a plan cannot express, with the file and line of the Python that does it.
     """
     capture.check_module(module)
-    builder, error = _recognised(module, example)
+    example, divided = _several(example), set()
+    builder, error = _recognised(module, example, divided)
     shorter = prefix.of_whole_samples(module, builder, example, error)
     if shorter is not None:
         example = shorter
-        builder, error = _recognised(module, example, whole=True)
+        builder, error = _recognised(module, example, divided, whole=True)
     if error:
         raise error
     traced = builder.traced
-    capture.check_modes(module, example, traced)
-    plan.check_inputs(builder, example)
+    capture.check_modes(module, example, traced, divided)
+    plan.check_inputs(builder, example, of_files)
     units = make_units(in_order_of_execution(builder.ops, traced.order))
     weights = weights_of(units)
     plan.check_weights(builder, weights)
     template = plan.template(builder, units, weights, name or type(module).__name__, data)
-    return Exported(module, template, weights, builder.context, builder.vocab, builder.notes)
+    names = builder.traced.inputs
+    inputs = {name.replace("shifted", "targets"): names[node] for name, node in builder.inputs_used.items()}
+    inputs = {name: inputs[name] for name in sorted(inputs)}
+    return Exported(module, template, weights, builder.context, builder.vocab, builder.notes, inputs,
+                    list(names.values()), builder.shifted or "shifted" in builder.inputs_used,
+                    {names[node] for node in builder.masks}, contrastive.NOTE in builder.notes)

@@ -1,6 +1,6 @@
 """python -m prun.export my_model.py:build writes my_model.lua and my_model.weights.
 
-`build` returns (module, example), or a module that has an attribute `example`.
+`build` returns (module, example).
 """
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pathlib
 import sys
 from typing import Any
 
+from ..errors import PrunError
 from . import ExportError, export
 
 
@@ -42,9 +43,9 @@ def main(argv: list[str] | None = None) -> int:
         exported = export(*built)
         base = options.out or pathlib.Path(options.what.rpartition(":")[0] or options.what).stem
         exported.save(base)
-    except ExportError as error:
+    except PrunError as error:
         print(error, file=sys.stderr)
-        return 2
+        return error.exit_code or 2
     print(f"{base}.lua and {base}.weights: prun {base}.lua --nproc 2 --set file=TOKENS.bin")
     return 0
 

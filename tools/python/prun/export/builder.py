@@ -26,6 +26,7 @@ class Builder:
         self.owner_of: dict[str, tuple[Op, str]] = {}
         self.context = 0  # tokens in a sample
         self.whole = False  # the module is traced with the plan's tokens, though it shifts the targets (prefix.py)
+        self.shifted = False  # targets are an input by name, at each token the next one of the module's
         self.cut: set[str] = set()  # of "ids" and "targets", those that are all tokens of an input but one
         self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y", or by their names
         self.named = _has_names(traced)  # inputs keep their names, because they are more than tokens and targets
@@ -64,9 +65,11 @@ class Builder:
         """Returns the error for a node that no rule recognises."""
         source = self.traced.selection(node) if node.target in MOVEMENT or is_getitem(node) else None
         if is_getitem(node) and source is None and isinstance(node.args[0], Node):
-            return refuse(node.args[0], *reason_of(node.args[0]))
+            node, source = node.args[0], None
         if source is None or source[0] is node or source[0].op != "call_function":
-            return refuse(node, *reason_of(node))
+            error = refuse(node, *reason_of(node))
+            error.unknown = node.target
+            return error
         self.value(source[0])  # raises if it is the source that prun does not have
         return refuse(node, f"elements of the result of {op_name(source[0])} that are picked, joined or reordered",
                       KNOWN.get(op_name(node), "prun keeps rows [batch, tokens, width] whole and in order"))
@@ -81,17 +84,25 @@ class Builder:
 
     def input(self, node: Node) -> Op:
         """Returns the op for samples that are numbers, batch.x, or for an input by its name."""
-        if self.named:
-            op = Op("input", self.named_input(node), [], shape_of(node), node)
-            self.made[node] = op
-            return op
-        known = self.inputs_used.setdefault("x", node)
-        if known is not node:
-            raise refuse(next(iter(node.users), node), f"two inputs with numbers, {known.name} and {node.name}",
-                         "a plan's model has batch.x and batch.y; concatenate the inputs")
-        op = Op("input", "batch.x", [], shape_of(node), node)
+        name, shape = self.place(node, "x"), shape_of(node)
+        numbers = node.meta["val"].is_floating_point() or node in self.masks
+        # A number of each sample is a column of the data.
+        op = Op("input", f"batch.{name}", [], (*shape, 1) if len(shape) == 1 and numbers else shape, node)
         self.made[node] = op
         return op
+
+    def place(self, node: Node, otherwise: str) -> str:
+        """Notes that the plan reads an input of numbers or classes; returns "x" for the first argument of two and "y" for
+        the second, in the order of the data. `otherwise`: the name of the only one.
+        """
+        if self.named:
+            return self.named_input(node).removeprefix("batch.")
+        used = [one for one in self.traced.inputs if any(user.op != "output" for user in one.users)]
+        name = "xy"[used.index(node)] if len(used) == 2 else otherwise
+        if self.inputs_used.setdefault(name, node) is not node:
+            raise refuse(next(iter(node.users), node), f"two inputs with numbers, {self.inputs_used[name].name} and "
+                         f"{node.name}", "a plan's model has batch.x and batch.y; concatenate the inputs")
+        return name
 
     def emit(self, kind: str, text: str, inputs: list[Op], node: Node, **more: Any) -> Op:
         """Adds an op in the order of execution."""

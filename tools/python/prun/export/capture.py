@@ -9,12 +9,13 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import default_decompositions
 from torch.fx import Node
 
 from .buffers import BATCH_NORMS, drop_counts, traceable
@@ -46,6 +47,9 @@ def _is_normed_convolution(module: nn.Module) -> bool:
 
 def check_module(module: nn.Module) -> None:
     """Raises if a plan could not train the module as PyTorch does."""
+    if not isinstance(module, nn.Module):
+        raise ExportError(f"the module is {module.__name__ if isinstance(module, type) else type(module).__name__}",
+                          hint="pass an nn.Module, such as Model(), whose forward returns the loss")
     file, line = _line_of(module)
 
     def fail(problem: str, hint: str) -> ExportError:
@@ -169,8 +173,14 @@ def _dropout_of_a_result(node: Node) -> None:
         changed = changed.args[0]
 
 
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Returns the program without in-place ops; refuses regions without gradients, whose borders would be lost."""
+def can_divide(op: object) -> bool:
+    """Returns whether PyTorch has the parts of an op, in which `trace` writes it."""
+    return op in default_decompositions() and not any(name in str(op) for name in ("lstm", "gru", "rnn_"))
+
+
+def _functional(program: torch.export.ExportedProgram, divided: Collection[Any] = ()) -> torch.export.ExportedProgram:
+    """Returns the program without in-place ops and with the parts of the ops `divided`; refuses regions without gradients,
+    whose borders would be lost."""
     constant: set[Node] = set()
     in_place = False
     kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
@@ -189,7 +199,8 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
                 after = next((user for user in node.users if user.meta.get("stack_trace")), node)
                 raise refuse(after, "a region without gradients or with another precision (torch.no_grad, autocast)",
                              "compute it outside the module, or remove the region")
-    return program.run_decompositions({}) if in_place else program
+    parts = default_decompositions() if divided else {}
+    return program.run_decompositions({op: parts[op] for op in divided}) if in_place or divided else program
 
 
 @contextmanager
@@ -226,8 +237,10 @@ def _reason(error: Exception, text: str) -> tuple[str, str]:
             "itself")
 
 
-def trace(module: nn.Module, example: Any, training: bool = True) -> torch.export.ExportedProgram:
-    """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
+def trace(module: nn.Module, example: Any, divided: Collection[Any] = (), training: bool = True
+          ) -> torch.export.ExportedProgram:
+    """Returns torch.export's program of the module in train or eval mode, for the example's shapes. `divided`: ops that
+    it has by their parts."""
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, arguments(example))
     _check_example(module, args, kwargs)
     with mode(module, training), traceable(module), _quiet(), watched(module), warnings.catch_warnings():
@@ -235,7 +248,7 @@ def trace(module: nn.Module, example: Any, training: bool = True) -> torch.expor
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
             drop_counts(program, module)
-            return _functional(program)
+            return _functional(program, divided)
         except ExportError:
             raise
         except Exception as error:
@@ -317,9 +330,9 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
     return result
 
 
-def check_modes(module: nn.Module, example: Any, traced: Traced) -> None:
+def check_modes(module: nn.Module, example: Any, traced: Traced, divided: Collection[Any]) -> None:
     """Raises if the module computes something else in eval mode, dropout apart."""
-    other = in_order(Traced(trace(module, example, training=False), module), module)
+    other = in_order(Traced(trace(module, example, divided, training=False), module), module)
     for one, two in zip(without_dropout(traced), without_dropout(other)):
         if one != two:
             (file, line), op = one[2], one[0].removeprefix("aten.").split(".")[0]

@@ -12,6 +12,7 @@ _WRITTEN = "write it with exp, clamp, torch.where and the like, which a plan has
 _BY_INDEX = "prun cannot pick elements by index yet"
 EXPERTS = ("prun.export knows SwiGLU experts as those of Mixtral, with experts_implementation=\"grouped_mm\" or "
            "\"batched_mm\"; nn.moe makes them in a plan")
+_PADDING = "prun pads with constants"
 _RECURRENT = "prun has no recurrent layers"
 _REDUCTION = "prun has mean, sum, amax and vector_norm over given dims, as x.mean(-1, keepdim=True)"
 _PRODUCT = "prun has products with weights, attention, and a @ b of equal leading dims"
@@ -20,7 +21,8 @@ KNOWN = {
     "conv3d": _CONVOLUTION, "convolution": _CONVOLUTION, "conv_transpose3d": _CONVOLUTION,
     "softmax": "prun has softmax over the last dim; attention is softmax(q @ k.T / sqrt(size) + mask) @ v over heads",
     "matmul": _PRODUCT, "bmm": _PRODUCT, "baddbmm": _PRODUCT, "einsum": _PRODUCT,
-    "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
+    "reflection_pad2d": _PADDING, "replication_pad2d": _PADDING, "pad": _PADDING, "gru_cell": _RECURRENT, "lstm_cell": _RECURRENT,
+    "rnn_tanh_cell": _RECURRENT, "rnn_relu_cell": _RECURRENT, "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
     "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
     "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,
     "mish": _WRITTEN, "hardswish": _WRITTEN, "hardtanh": _WRITTEN, "prelu": _WRITTEN, "softplus": _WRITTEN,

@@ -72,19 +72,20 @@ def _data(builder: Builder, prefix: str) -> str:
     return f"prun.data.arrays {{ x = arg.{prefix}file, y = arg.{prefix}targets, batch = arg.batch }}"
 
 
-def check_inputs(builder: Builder, example: Any) -> None:
-    """Raises if the loss does not depend on an input, or if the example's targets are not what a plan reads."""
+def check_inputs(builder: Builder, example: Any, of_files: bool) -> None:
+    """Raises if the loss does not depend on an input, or if the example's targets are not what a plan `of_files` reads."""
     used = set(builder.inputs_used.values())
     for node, name in builder.traced.inputs.items():
         if node not in used and any(user.op != "output" for user in node.users) and any(
                 user not in builder.traced.constants for user in node.users):
             raise refuse(next(iter(node.users), None), f"the input {name} is used in a way that a plan cannot say",
                          "a plan's model has batch.tokens and batch.targets, or batch.x and batch.y")
-    _check_targets(builder, _example_values(builder, example))
+    _check_targets(builder, _example_values(builder, example) if of_files else None)
 
 
-def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
-    """Raises if the example's targets are not what a plan reads; notes if they are not the next tokens."""
+def _check_targets(builder: Builder, values: dict[str, Tensor] | None) -> None:
+    """Raises if the targets are not what a plan reads; notes if they are not the next tokens. `values`: of the example, if
+    the plan reads them from a token file."""
     if builder.named:
         return
     tokens, shifted = builder.inputs_used.get("tokens"), builder.inputs_used.get("shifted")
@@ -94,12 +95,14 @@ def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
     later = any(op.kind == "attention" and "causal = false" in op.text for op in builder.ops)
     if later and shifted is not None and not builder.cut:
         raise ExportError("attention to later tokens, which are the targets", hint="use causal attention")
+    if values is None:
+        return
     if tokens is not None and shifted is not None and tokens is not shifted:
         a, b = values.get(tokens.name), values.get(shifted.name)
         if a is None or b is None or not torch.equal(a.long(), b.long()):
             raise ExportError(f"the example's {shifted.name} differ from its {tokens.name}",
                               hint="this plan predicts each next token of its files: pass the same ids twice")
-    targets = builder.inputs_used.get("targets") or builder.inputs_used.get("y")
+    targets = builder.inputs_used.get("targets")
     given = None if targets is None else values.get(targets.name)
     ids = None if tokens is None else values.get(tokens.name)
     if given is not None and ids is not None and given.shape == ids.shape and given.dim() == 2 and not torch.equal(

@@ -43,7 +43,7 @@ class Choices:
     """The parts of a plan that do not come from the module, as Lua. The defaults are those of an exported plan.
 
     `mesh`: the fields of prun.mesh. `arguments`: of the plan, for `mesh`. `strategy`: an expression per strategy.
-    `data`: instead of the module's data, "" = those. `evaluate`: the plan evaluates each sample of the arguments `eval_file` and `eval_targets` every `eval_every` steps.
+    `data`, `eval_data`: instead of the module's data, "" = those. `evaluate`: the plan evaluates each sample of the arguments `eval_file` and `eval_targets` every `eval_every` steps.
     """
 
     mesh: str = "pp = arg.pp, dp = prun.rest, tp = arg.tp"
@@ -53,6 +53,7 @@ class Choices:
     optimizer: str = "prun.adamw { lr = arg.lr, weight_decay = arg.weight_decay }"
     evaluate: bool = False
     data: str = ""
+    eval_data: str = ""
 
 
 EXPORTED = Choices()
@@ -92,4 +93,4 @@ class Template:
             arguments="\n".join(f"  {', '.join(row)}," for row in rows),
             strategy="\n".join(f"    {one}," for one in choices.strategy), optimizer=choices.optimizer,
             frozen=f"  frozen    = {quoted(self.frozen)},\n" if self.frozen else "",
-            evaluation=_EVALUATION.format(data=self.eval_data) if choices.evaluate else "")
+            evaluation=_EVALUATION.format(data=choices.eval_data or self.eval_data) if choices.evaluate else "")

@@ -42,6 +42,10 @@ def _role(op: Op) -> str:
         return [two for one in ops for two in
                 (through(one.users if ahead else one.inputs, ahead) if one.kind in ("dropout", "scale") else [one])]
 
+    def of_layers(product: Op) -> bool:
+        """Returns whether layers make both factors; those of adapters are sums."""
+        return all(two.kind == "linear" for two in through(product.inputs, False))
+
     if op.role is not None:
         return op.role
     if op.kind == "qkv":
@@ -53,11 +57,15 @@ def _role(op: Op) -> str:
     if role:
         return role
     for one in users:
-        if one.kind == "silu_mul":
+        if one.kind == "silu_mul" and of_layers(one):
             return "gate" if one.inputs[0] is op else "up"
         if one.kind == "loss" and "cross_entropy" in one.text:
             return "logits"
-    if any(one.kind in ("activation", "silu_mul") for one in makers):
+    if any(one.kind == "silu_mul" and of_layers(one) for one in makers):
+        return "down"
+    # The second of two layers: before the third of several, and after a norm, columns are whole.
+    before = through([two for one in makers if one.kind == "activation" for two in one.inputs], False)
+    if any(one.kind == "linear" and _role(one) in ("up", "gate") for one in before):
         return "down"
     if any(one.kind == "activation" for one in users):
         return "up"

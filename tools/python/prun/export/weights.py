@@ -47,11 +47,15 @@ def write(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     part = pathlib.Path(f"{os.fspath(path)}.part")
-    with open(part, "wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for tensor in tensors.values():
-            held = tensor.contiguous()
-            if size := held.numel() * held.element_size():
-                file.write((ctypes.c_char * size).from_address(held.data_ptr()))
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(len(text).to_bytes(8, "little"))
+            file.write(text)
+            for tensor in tensors.values():
+                held = tensor.contiguous()
+                if size := held.numel() * held.element_size():
+                    file.write((ctypes.c_char * size).from_address(held.data_ptr()))
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

@@ -67,9 +67,6 @@ def add(builder: Builder, node: Node) -> Op | None:
         if isinstance(value, Tensor) and isinstance(other, Node) and shape_of(other) == shape_of(node) and (
                 not bool(value.any()) and not (one is a and alpha != 1)):
             return builder.value(other)  # zeros, such as a buffer of biases
-        if isinstance(value, Tensor) and value.dim() > 1:
-            raise refuse(node, "a constant tensor added to another (fixed positions)",
-                         "prun adds tables of positions that are parameters, to the embedding of tokens")
         if value is not None:
             return None
     both = _same_shape(builder, node, a, b)

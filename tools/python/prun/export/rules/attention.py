@@ -52,9 +52,19 @@ def _inner(one: Node) -> bool:
 def _heads(builder: Builder, node: Node, arg: Node, transposed: bool = False) -> Heads:
     """Reads q, k or v of the attention at `node`; `transposed`: arg is [.., size, tokens]."""
     traced = builder.traced
-    _, leaves = traced.cone(arg, lambda one: _inner(one) and read_layer(builder, one) is None
-                            and norms.read(builder, one) is None)
+
+    def inside(one: Node) -> bool:
+        return _inner(one) and read_layer(builder, one) is None and norms.read(builder, one) is None
+
+    nodes, leaves = traced.cone(arg, inside)
     shape = shape_of(arg)
+    if len(leaves) > 1:  # a layer and its adapter: their sum
+        sums = [one for one in nodes if one.target is aten.add.Tensor and len(shape_of(one)) < len(shape)]
+        for one in sorted(sums, key=traced.order.__getitem__, reverse=True):
+            below = traced.cone(arg, lambda two, one=one: two is not one and inside(two))[1]  # type: ignore[misc]
+            heads = _read_heads(builder, node, arg, one, transposed) if below == {one} else None
+            if heads is not None and torch.equal(heads.columns.unique(), torch.arange(shape_of(one)[-1])):
+                return heads
     if len(shape) not in (3, 4):
         raise refuse(node, f"attention over tensors with {len(shape)} dims", "heads are [batch, heads, tokens, size]")
     origin = next(iter(leaves)) if len(leaves) == 1 else arg

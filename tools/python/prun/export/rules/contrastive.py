@@ -30,12 +30,12 @@ def products(builder: Builder, node: Node) -> Op | None:
     count = samples_of(builder)
     if not isinstance(a, Node) or other is None or shape_of(node) != (count, count):
         return None
-    builder.notes += [] if _NOTE in builder.notes else [_NOTE]
+    builder.notes += [] if NOTE in builder.notes else [NOTE]
     return builder.emit("matmul", "nn.matmul({0}, {1}, {{ transpose_b = true }})", [operand(builder, a), operand(builder, other)],
                         node, shape=(count, count))
 
 
-_NOTE = "The loss compares all samples of a batch: train on one rank, with micro = 1 and the example's number of samples."
+NOTE = "The loss compares all samples of a batch: train on one rank, with micro = 1 and the example's number of samples."
 
 
 def _of_pairs(builder: Builder, node: Node) -> Op | None:
@@ -78,13 +78,3 @@ def _sums_pairs(builder: Builder, node: Node) -> bool:
     return all(isinstance(one, Node) and one.target is aten.cross_entropy_loss.default
                and isinstance(one.args[0], Node) and shape_of(one.args[0]) == (count, count)
                and isinstance(builder.traced.constant(one.args[1]), Tensor) for one in node.args[:2])
-
-
-def mean(builder: Builder, node: Node) -> Op | None:
-    """The mean of numbers that are computed from inputs by name."""
-    if node.target is not aten.mean.default or not builder.named or not isinstance(node.args[0], Node):
-        return None
-    x = operand(builder, node.args[0])
-    if not x.shape or x.shape[0] != samples_of(builder):
-        return None
-    return builder.emit("loss", "prun.losses.mean({0})", [x], node, shape=(1,))

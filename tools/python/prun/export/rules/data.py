@@ -128,10 +128,12 @@ class _Expression:
     def _input(self, node: Node) -> str:
         if self.builder.named:
             return self.builder.named_input(node)
-        if self.builder.inputs_used.get("tokens") is not node:
+        if self.builder.inputs_used.get("tokens") is node:
+            return "batch.tokens"
+        if self.builder.inputs_used.keys() & {"tokens", "targets", "shifted"}:
             raise refuse(self.reader, "ids that are computed from another input than the tokens",
                          "pass the ids as an argument of the module")
-        return "batch.tokens"
+        return f"batch.{self.builder.place(node, 'x')}"
 
     def _conversion(self, node: Node, name: str) -> str | None:
         if name not in _CONVERSIONS or not isinstance(node.args[0], Node):

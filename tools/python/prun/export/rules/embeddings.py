@@ -12,6 +12,7 @@ from ..builder import Builder, whole
 from ..ops import Op, Part, Weight
 from ..trace import aten, refuse, shape_of
 from . import data
+from .views import list_text, reshaped
 
 
 def _table(builder: Builder, role: str, name: str) -> str:
@@ -33,7 +34,7 @@ def _ids(builder: Builder, node: Node) -> Node | None:
         every = torch.arange(math.prod(shape))
         if torch.equal(index, every):
             return chosen[0]
-        if len(shape) == 2 and torch.equal(index, every.view(shape)[:, :-1].flatten()):
+        if len(shape) == len(shape_of(arg)) == 2 and torch.equal(index, every.view(shape)[:, :-1].flatten()):
             builder.cut.add("ids")
             return chosen[0]
     if data.depends_on_data(builder, arg):
@@ -51,8 +52,6 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
     name = builder.traced.parameter(node.args[0])
     if name is None:
         raise refuse(node, "a table that is computed", "an embedding's table is a parameter of its own")
-    if len(shape_of(source)) != 2:
-        raise refuse(node, f"ids of shape {list(shape_of(source))}", "token ids are [batch, tokens]")
     known = source if builder.named or source not in builder.traced.inputs else builder.inputs_used.setdefault("tokens", source)
     if known is not source:
         raise refuse(node, f"two inputs of ids, {known.name} and {source.name}", "a plan's model has batch.tokens")
@@ -100,15 +99,19 @@ def tokens(builder: Builder, node: Node) -> Op | None:
         return None
     name, source = found
     ids, inputs = _batch(builder, source, node)
+    samples, *places = shape_of(source)
+    rows = math.prod(places)
+    if len(places) != 1:
+        ids = f"nn.reshape({ids}, {list_text([-1, rows])})"
     # A table that only computed ids select is one of positions, most often.
     role = "position" if inputs and isinstance(node.args[0], Node) and len(node.args[0].users) == 1 else "token"
     text = f"nn.embedding({ids}, {_table(builder, role, name)})"
-    owner = _owner(builder, name)
+    owner, shape = _owner(builder, name), (samples, rows, *shape_of(node)[len(places) + 1:])
     if owner is not None:
-        op = builder.emit("embedding", text, inputs, node, again=owner, shape=shape_of(node))
+        op = builder.emit("embedding", text, inputs, node, again=owner, shape=shape)
     else:
-        op = builder.emit("embedding", text, inputs, node, tables={role: whole(name)}, shape=shape_of(node))
-    return _without_gradient(builder, node, op)
+        op = builder.emit("embedding", text, inputs, node, tables={role: whole(name)}, shape=shape)
+    return _without_gradient(builder, node, reshaped(builder, op, shape_of(node), node))
 
 
 def _positions(builder: Builder, node: Any) -> tuple[str, Tensor] | None:
@@ -152,6 +155,9 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         if _owner(builder, known[0]) is not None or known[1] not in builder.traced.inputs:
             return None  # functions.py adds the positions to the tokens
         name, rows = found
+        table = next(one for one, known in builder.traced.parameters.items() if known == name)
+        if len(table.users) > 1:  # such as an encoder's and a decoder's
+            return None
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
             if len(set(rows.tolist())) == 1:

@@ -4,6 +4,7 @@ These rules come last: what layers, norms, attention and losses contain has been
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,8 @@ from torch.fx import Node
 
 from ..builder import Builder, number_text
 from ..ops import Op, Part, Weight
-from ..trace import aten, op_name, refuse, shape_of
+from ..trace import aten, is_getitem, op_name, refuse, shape_of
+from . import data
 from .views import constant, operand
 
 _UNARY = {
@@ -23,7 +25,8 @@ _UNARY = {
     aten.sin.default: "nn.sin({0})", aten.cos.default: "nn.cos({0})", aten.sigmoid.default: "nn.sigmoid({0})",
     aten.silu.default: "nn.silu({0})", aten.reciprocal.default: "(1 / ({0}))", aten.relu.default: "nn.relu({0})",
     aten.tanh.default: "nn.tanh({0})", aten.detach.default: "nn.detach({0})",
-    aten.log_sigmoid.default: "(-nn.softplus(-({0})))",
+    aten.log_sigmoid.default: "(-nn.softplus(-({0})))", aten.square.default: "(({0}) ^ 2)",
+    aten.expm1.default: "(nn.exp({0}) - 1)", aten.log1p.default: "nn.log(({0}) + 1)",
 }
 _BINARY = {
     aten.add.Tensor: "({0}) + ({1})", aten.add_.Tensor: "({0}) + ({1})", aten.sub.Tensor: "({0}) - ({1})",
@@ -31,6 +34,7 @@ _BINARY = {
     aten.pow.Tensor_Scalar: "({0}) ^ ({1})", aten.pow.Scalar: "({0}) ^ ({1})", aten.rsub.Scalar: "{1} - ({0})",
     aten.maximum.default: "nn.maximum({0}, {1})", aten.minimum.default: "nn.minimum({0}, {1})",
     aten.clamp_min.default: "nn.maximum({0}, {1})", aten.clamp_max.default: "nn.minimum({0}, {1})",
+    aten.clamp_min.Tensor: "nn.maximum({0}, {1})", aten.clamp_max.Tensor: "nn.minimum({0}, {1})",
 }
 _COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
                 "ne": "not_equal"}
@@ -84,6 +88,9 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         if arg in builder.traced.constants:
             arg = constant(builder, builder.traced.constants[arg], node)
         found = rows_of(builder, arg) if isinstance(arg, Node) else None
+        if found is not None and len(builder.traced.follow(arg).users) > 1 and (  # one parameter, read several times
+                builder.traced.parameter(builder.traced.follow(arg)) is not None):
+            found = None
         if found is not None:
             role = f"operand{len(tables)}"
             given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
@@ -153,6 +160,16 @@ def binary(builder: Builder, node: Node) -> Op | None:
     return _emit(builder, node, text if text.startswith("nn.") else f"({text})", [a, b])
 
 
+def converted(builder: Builder, node: Node) -> Op | None:
+    """Integers of the inputs, such as a mask, as numbers."""
+    source = node.args[0] if node.args else None
+    if node.target not in (aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.type_as.default) or (
+            not isinstance(source, Node) or not node.meta["val"].is_floating_point()
+            or not data.depends_on_data(builder, source)):
+        return None
+    return builder.emit("number", "{0} * 1.0", [data.ids(builder, source, node)], node, shape=shape_of(node))
+
+
 def where(builder: Builder, node: Node) -> Op | None:
     """torch.where and masked_fill of a comparison or of a constant mask."""
     if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
@@ -162,6 +179,10 @@ def where(builder: Builder, node: Node) -> Op | None:
     else:
         return None
     mask = builder.traced.constant(condition)
+    if isinstance(mask, Tensor) and bool((mask == mask.flatten()[0]).all()):  # one of the two, as lerp has it
+        chosen = then if bool(mask.flatten()[0]) else otherwise
+        if isinstance(chosen, Node) and shape_of(chosen) == shape_of(node):
+            return operand(builder, chosen)
     if isinstance(mask, Tensor):
         return _emit(builder, node, "nn.where({0}, {1}, {2})", [condition, then, otherwise])
     compared = builder.traced.follow(condition) if isinstance(condition, Node) else None
@@ -178,6 +199,10 @@ def _dims_text(dims: Any) -> str:
 
 def reduction(builder: Builder, node: Node) -> Op | None:
     """mean, sum, amax and the norm over dims."""
+    if is_getitem(node) and node.args[1] == 0 and getattr(node.args[0], "target", None) is aten.max.dim:
+        (x, dim), keep = node.args[0].args[:2], shape_of(node.args[0].args[0])  # type: ignore[union-attr, arg-type]
+        kept = ", {{ keep = true }}" if len(keep) == len(shape_of(node)) else ""
+        return builder.emit("max", f"nn.max({{0}}, {dim}{kept})", [operand(builder, x)], node, shape=shape_of(node))
     function = _REDUCTIONS.get(node.target)
     dims = node.args[1] if len(node.args) > 1 else None
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
@@ -196,6 +221,28 @@ def reduction(builder: Builder, node: Node) -> Op | None:
         options.append(f"order = {'math.huge' if order == float('inf') else number_text(order or 2)}")
     kept = f", {{{{ {', '.join(options)} }}}}" if options else ""
     return builder.emit(function, f"nn.{function}({{0}}, {_dims_text(dims)}{kept})", [x], node)
+
+
+def variance(builder: Builder, node: Node) -> Op | None:
+    """The variance and the standard deviation over dims."""
+    if node.target not in (aten.var.dim, aten.std.dim, aten.var.correction, aten.std.correction):
+        return None
+    given = dict(zip([one.name for one in node.target._schema.arguments], node.args)) | node.kwargs  # type: ignore[union-attr]
+    shape, dims = shape_of(node.args[0]), given.get("dim")  # type: ignore[arg-type]
+    if dims is None:
+        return None
+    less = int(given["unbiased"]) if "unbiased" in given else given.get("correction", 1)
+    less = builder.traced.number(1 if less is None else less)
+    count = math.prod(shape[dim] for dim in ([dims] if isinstance(dims, int) else dims))
+    if less is None or count <= less:
+        return None
+    x = operand(builder, node.args[0])
+    keep = ", {{ keep = true }}"
+    away = builder.emit("sub", f"({{0}} - nn.mean({{1}}, {_dims_text(dims)}{keep}))", [x, x], node, shape=shape)
+    factor = f" * {number_text(count / (count - less))}" if less else ""
+    text = f"nn.mean({{0}} ^ 2, {_dims_text(dims)}{keep if given.get('keepdim') else ''}){factor}"
+    text = f"nn.sqrt({text})" if op_name(node) == "std" else f"({text})"
+    return builder.emit(op_name(node), text, [away], node, shape=shape_of(node))
 
 
 def along_dim(builder: Builder, node: Node) -> Op | None:
@@ -243,4 +290,4 @@ def einsum(builder: Builder, node: Node) -> Op | None:
     return _emit(builder, node, f'nn.einsum("{equation}", {{0}}, {{1}})', list(node.args[1]))  # type: ignore[arg-type]
 
 
-RULES: list[Callable[[Builder, Node], Op | None]] = [unary, binary, where, reduction, along_dim, matmul, einsum]
+RULES: list[Callable[[Builder, Node], Op | None]] = [unary, binary, converted, where, reduction, variance, along_dim, matmul, einsum]

@@ -8,10 +8,11 @@ import torch
 from torch.fx import Node
 
 from ..builder import Builder, number_text
+from ..errors import ExportError
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
 from . import contrastive, data, experts, shuffles
-from .views import list_text, operand, reshaped
+from .views import list_text, operand, reshaped, samples_of
 
 _LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
 
@@ -76,7 +77,7 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     if given["weight"] is not None:
         raise refuse(node, "weights of classes", "a plan's cross-entropy has weights of targets, not of classes")
     if given["reduction"] != 1:
-        raise refuse(node, "a sum instead of a mean", 'use reduction="mean"; scale the learning rate instead')
+        raise _not_mean(node, given["reduction"])
     logits, targets = node.args[0], node.args[1]
     assert isinstance(logits, Node) and isinstance(targets, Node)
     if targets.meta["val"].is_floating_point():
@@ -108,13 +109,18 @@ def _of_places(builder: Builder, node: Node, logits: Node, targets: Node, ignore
     if builder.named or positions != list(range(math.prod(shape_of(source)))):
         raise refuse(node, "classes of places that are not all of an input", "pass targets [batch, ..] as an argument")
     builder.ignored[source] = ignored
-    builder.inputs_used["y"] = source
+    targets_name = builder.place(source, "y")
     x = operand(builder, logits)
     count = len(x.shape)
     x = builder.emit("permute", f"{{0}}:permute {list_text([0, *range(2, count), 1])}", [x], node,
                      shape=(x.shape[0], *x.shape[2:], x.shape[1]))
     options = _options(ignored, smoothing, tokens=False)
-    return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.y{options})", [x], node, shape=(1,))
+    return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.{targets_name}{options})", [x], node, shape=(1,))
+
+
+def _next_tokens(count: int, tokens: int) -> list[tuple[int, int]]:
+    """Returns the row of logits and the target of each token but the last of each sample."""
+    return [(b * tokens + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]
 
 
 def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], targets: Node, ignored: int,
@@ -129,20 +135,30 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
         return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, {batch}{options})", [builder.value(origin)],
                             node, shape=(1,))
     if len(shape) == 1 and pairs == [(i, i) for i in range(shape[0])]:
-        builder.inputs_used["y"] = source
-        options = _options(ignored, smoothing, tokens=False)
-        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.y{options})", [builder.value(origin)],
-                            node, shape=(1,))
+        name, options = builder.place(source, "y"), _options(ignored, smoothing, tokens=False)
+        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.{name}{options})",
+                            [builder.value(origin)], node, shape=(1,))
+    if len(shape) == 1 and [at for _, at in pairs] == list(range(shape[0])):  # of a row of each sample, such as the first
+        name, options = builder.place(source, "y"), _options(ignored, smoothing, tokens=False)
+        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.{name}{options})",
+                            [operand(builder, node.args[0])], node, shape=(1,))
     if len(shape) != 2:
         raise refuse(node, f"targets of shape {list(shape)}", "targets are token ids [batch, tokens]")
     count, tokens = shape
-    if pairs == [(i, i) for i in range(count * tokens)]:
+    if builder.named and "targets" not in builder.inputs_used and pairs == _next_tokens(count, tokens):
+        builder.inputs_used["targets"] = source
+        builder.shifted = True
+        builder.notes.append(f"targets: at each token the next one of {builder.traced.inputs[source]}, at the last one -100.")
+        text = f"prun.losses.cross_entropy({{0}}, batch.targets{_options(ignored, smoothing, tokens=False)})"
+        return builder.emit("loss", text, [builder.value(origin)], node, shape=(1,))
+    if pairs == [(i, i) for i in range(count * tokens)] and not builder.named:
         builder.context = tokens
         builder.inputs_used["targets"] = source
-    elif pairs == [(b * tokens + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
+    elif pairs == _next_tokens(count, tokens) and not builder.named:
         builder.context = tokens if builder.whole else tokens - 1
         builder.inputs_used["shifted"] = source
-    elif pairs == [(b * (tokens - 1) + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
+    elif pairs == [(b * (tokens - 1) + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)] and (
+            not builder.named):
         builder.context = tokens - 1
         builder.inputs_used["shifted"] = source
         builder.cut.add("targets")
@@ -170,14 +186,20 @@ def _squares(node: Node) -> tuple[Any, Any] | None:
     return inner.args[0], inner.args[1]
 
 
+def _not_mean(node: Node, reduction: object) -> ExportError:
+    return refuse(node, "losses that are not reduced" if reduction == 0 else "a sum instead of a mean",
+                  'use reduction="mean"; scale the learning rate instead')
+
+
 def mean_squared_error(builder: Builder, node: Node) -> Op | None:
     """F.mse_loss(y, target), or the mean of (y - target) ** 2, with the target given as an argument."""
     traced = builder.traced
     pair: tuple[Any, Any] | None = None
     if node.target is aten.mse_loss.default:
         pair = node.args[0], node.args[1]
-        if (node.args[2] if len(node.args) > 2 else node.kwargs.get("reduction", 1)) != 1:
-            raise refuse(node, "a sum instead of a mean", 'use reduction="mean"')
+        reduction = node.args[2] if len(node.args) > 2 else node.kwargs.get("reduction", 1)
+        if reduction != 1:
+            raise _not_mean(node, reduction)
     elif node.target is aten.mean.default and isinstance(node.args[0], Node):
         pair = _squares(traced.follow(node.args[0]))
     if pair is None:
@@ -188,22 +210,22 @@ def mean_squared_error(builder: Builder, node: Node) -> Op | None:
         raise refuse(node, f"a result and a target of shapes {shapes}, which broadcast",
                      "give the target the result's shape, such as y[:, None]")
     found = [(x, y) for x, y in ((a, b), (b, a)) if _is_input(builder, y)]
-    if not found:
-        raise refuse(node, "a target that is computed, or an input that is not used whole",
-                     "pass the target as an argument of the module")
+    if not found:  # a mean of squares like any other
+        return None
     x, y = found[0]
     source = traced.selection(y)[0]  # type: ignore[index]
     # A target of one number a sample is a column in a plan.
     wanted = shape_of(source)[1:] or (1,)
     x = traced.follow(x)
-    while x.target in RESHAPES and shape_of(x)[1:] != wanted and isinstance(x.args[0], Node):
+    shapes = (wanted, shape_of(source)[1:])
+    while x.target in RESHAPES and shape_of(x)[1:] not in shapes and isinstance(x.args[0], Node):
         x = traced.follow(x.args[0])
-    if shape_of(x)[1:] != wanted:
+    if shape_of(x)[1:] not in shapes:
         raise refuse(node, f"a result of shape {list(shape_of(x))} for a target of shape {list(shape_of(source))}",
                      "pass the target in the result's shape")
-    builder.inputs_used["y"] = source
+    name = builder.place(source, "y")
     result = reshaped(builder, builder.value(x), (shape_of(source)[0], *wanted), node)
-    return builder.emit("loss", "prun.losses.mse({0}, batch.y)", [result], node, shape=(1,))
+    return builder.emit("loss", f"prun.losses.mse({{0}}, batch.{name})", [result], node, shape=(1,))
 
 
 def _before_broadcast(node: Any) -> Node:
@@ -239,8 +261,7 @@ def _without_balance(builder: Builder, node: Node) -> Node:
 def loss(builder: Builder, node: Node) -> Op:
     """Returns the op of the module's loss; raises if a plan has no such loss."""
     node = _without_balance(builder, builder.traced.follow(node))
-    op = (contrastive.loss(builder, node) or cross_entropy(builder, node) or mean_squared_error(builder, node)
-          or contrastive.mean(builder, node) or shuffles.mean(builder, node))
+    op = _term(builder, node)
     if op is not None:
         if builder.balance and builder.balanced != builder.routers:
             raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",
@@ -250,9 +271,62 @@ def loss(builder: Builder, node: Node) -> Op:
         if builder.balance:
             op.text += f' + {number_text(builder.balance)} * prun.losses.balance(loads):named "balance"'
         return op
-    hint = "a plan's loss is one F.cross_entropy or F.mse_loss as it is"
-    if op_name(node) in ("add", "sub", "mul", "div", "neg"):
-        raise refuse(node, "a loss that is changed or added to another", f"{hint}; scale the learning rate instead")
-    if op_name(node) in ("mean", "sum"):
-        raise refuse(node, "a loss by parts that prun does not recognise", hint)
-    raise refuse(node, "prun has no such loss", hint)
+    raise _unknown(node)
+
+
+def _unknown(node: Node) -> ExportError:
+    hint = "a plan's loss is F.cross_entropy, F.mse_loss, a mean of numbers of each sample, or a sum of such losses"
+    summed = op_name(node) == "sum"
+    error = refuse(node, "a sum instead of a mean" if summed else "prun has no such loss",
+                   'use reduction="mean" or .mean()' if summed else hint)
+    error.unknown = node.target
+    return error
+
+
+def _term(builder: Builder, node: Node) -> Op | None:
+    """Returns the op of a loss, of a sum of losses, or of one times a number; None if it is something else."""
+    return (contrastive.loss(builder, node) or cross_entropy(builder, node) or mean_squared_error(builder, node)
+            or shuffles.mean(builder, node) or _mean(builder, node) or _changed(builder, node))
+
+
+def _mean(builder: Builder, node: Node) -> Op | None:
+    """The mean of numbers that are computed from the inputs."""
+    if node.target is not aten.mean.default or not isinstance(node.args[0], Node):
+        return None
+    x, samples = operand(builder, node.args[0]), samples_of(builder)
+    if not x.shape or x.shape[0] % samples:
+        return None
+    if x.shape[0] != samples:
+        x = reshaped(builder, x, (samples, math.prod(x.shape) // samples), node)
+    return builder.emit("loss", "prun.losses.mean({0})", [x], node, shape=(1,))
+
+
+_SUMS = {aten.add.Tensor: "({0} + {1})", aten.add_.Tensor: "({0} + {1})", aten.sub.Tensor: "({0} - {1})"}
+
+
+def _changed(builder: Builder, node: Node) -> Op | None:
+    """a + b, a - b, a * 2, a / 2 and -a of losses."""
+    number = builder.traced.number
+    a, b = (*node.args[:2], None, None)[:2]
+    if node.target in _SUMS and isinstance(a, Node) and isinstance(b, Node) and not node.kwargs:
+        terms = [_value(builder, one) for one in (a, b)]
+        return builder.emit("loss", _SUMS[node.target], terms, node, shape=(1,))
+    factor = -1.0 if node.target is aten.neg.default else number(b)
+    if node.target is aten.mul.Tensor and factor is None:
+        a, factor = b, number(a)
+    if not factor or not isinstance(a, Node) or node.target not in (
+            aten.neg.default, aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
+        return None
+    factor = 1 / factor if node.target is aten.div.Tensor else factor
+    return builder.emit("loss", f"{{0}} * {number_text(factor)}", [_value(builder, a)], node, shape=(1,))
+
+
+def _value(builder: Builder, node: Node) -> Op:
+    """Returns the op of a term."""
+    node = builder.traced.follow(node)
+    if node not in builder.made:
+        op = None if shape_of(node) else _term(builder, node)
+        if op is None:
+            raise _unknown(node)
+        builder.made[node] = op
+    return builder.made[node]

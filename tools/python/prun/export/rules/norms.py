@@ -145,7 +145,7 @@ def _read(builder: Builder, node: Node) -> Norm | None:
     if node.target is aten.rms_norm.default:
         given, eps = (*rest, None, None)[:2]
         scale, plus = _scale(builder, given)  # type: ignore[arg-type]
-        value = torch.finfo(torch.float32).eps if eps is None else float(eps)  # type: ignore[arg-type]
+        value = torch.finfo(node.meta["val"].dtype).eps if eps is None else float(eps)  # type: ignore[arg-type]
         return Norm("rmsnorm", x, scale, None, value, plus)
     given, shift, eps = (*rest, None, None, None)[:3]
     scale, plus = _scale(builder, given)  # type: ignore[arg-type]

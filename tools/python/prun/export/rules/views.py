@@ -111,7 +111,7 @@ def reshape(builder: Builder, node: Node) -> Op | None:
 
 def permute(builder: Builder, node: Node) -> Op | None:
     """transpose, permute, t, mT."""
-    if node.target not in _TRANSPOSE and node.target is not aten.permute.default:
+    if node.target not in _TRANSPOSE and node.target not in (aten.permute.default, aten.movedim.int):
         return None
     source = node.args[0]
     assert isinstance(source, Node)
@@ -120,6 +120,9 @@ def permute(builder: Builder, node: Node) -> Op | None:
     if node.target is aten.permute.default:
         given: Any = node.args[1]
         order = [one % count for one in given]
+    elif node.target is aten.movedim.int:
+        moved: Any = node.args[1:]
+        order = list(torch.empty(list(range(count)), device="meta").movedim(*moved).shape)  # sizes are the dims
     elif count > 1:
         pair: Any = node.args[1:3] if node.target is aten.transpose.int else (count - 2, count - 1)
         a, b = pair[0] % count, pair[1] % count
