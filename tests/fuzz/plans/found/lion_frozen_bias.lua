@@ -1,5 +1,5 @@
 -- 1 ranks
--- The proof aborted: it asked for the gradient of a frozen parameter, of which Lion would take the sign.
+-- The proof aborted: it read the gradient of a frozen parameter, of which Lion would take the sign.
 local prun = require "prun"
 local arg = prun.args { alone = false }
 

@@ -206,8 +206,7 @@ def mean_squared_error(builder: Builder, node: Node) -> Op | None:
         return None
     a, b = (_before_broadcast(one) for one in pair)
     if shape_of(a) != shape_of(b):
-        shapes = f"{list(shape_of(a))} and {list(shape_of(b))}"
-        raise refuse(node, f"a result and a target of shapes {shapes}, which broadcast",
+        raise refuse(node, f"a result and a target of shapes {list(shape_of(a))} and {list(shape_of(b))}, which broadcast",
                      "give the target the result's shape, such as y[:, None]")
     found = [(x, y) for x, y in ((a, b), (b, a)) if _is_input(builder, y)]
     if not found:  # a mean of squares like any other
