@@ -180,7 +180,7 @@ class TokenSplitter {
   int64_t of_a_rank(int64_t slots) const { return (slots + ranks_ - 1) / ranks_; }
 
   // Returns whether the node is of a round of experts that has no token of any rank: a rank's slots are rounded up, so
-  // that fewer rounds may have room for its tokens.
+  // that fewer rounds may have slots for all of its tokens.
   bool is_needless_round(const Node& node) {
     bool needless = false;
     if (node.op == &ops::dispatch && node.attrs.has("round") && of_route_.contains(node.inputs[1])) {
