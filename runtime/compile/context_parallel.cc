@@ -175,6 +175,7 @@ class TokenSplitter {
           dim_after_arithmetic(node, std::ssize(local), std::ssize(value(node.outputs[0]).type.shape), dim));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
+    if (node.op == &ops::route) tokens_dim_[node.outputs.back()] = -1;  // the experts' numbers of tokens
   }
 
   int64_t of_a_rank(int64_t slots) const { return (slots + ranks_ - 1) / ranks_; }
