@@ -175,12 +175,13 @@ class TokenSplitter {
           dim_after_arithmetic(node, std::ssize(local), std::ssize(value(node.outputs[0]).type.shape), dim));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
+    if (node.op == &ops::route) tokens_dim_[node.outputs.back()] = -1;  // the experts' numbers of tokens
   }
 
   int64_t of_a_rank(int64_t slots) const { return (slots + ranks_ - 1) / ranks_; }
 
   // Returns whether the node is of a round of experts that has no token of any rank: a rank's slots are rounded up, so
-  // that fewer rounds may hold all of its tokens.
+  // that fewer rounds may have slots for all of its tokens.
   bool is_needless_round(const Node& node) {
     bool needless = false;
     if (node.op == &ops::dispatch && node.attrs.has("round") && of_route_.contains(node.inputs[1])) {

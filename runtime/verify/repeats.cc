@@ -94,7 +94,7 @@ void batch_is_read_whole(const BodyView& body, Findings& findings) {
 void repeats_recur(const JobView& view, Findings& findings) {
   int64_t left_out = -1;
   for (const BodyView& body : view.bodies) {
-    if (!body.is_step) continue;
+    if (body.is_init) continue;
     const Repeat& repeat = body.body->repeat;
     if (left_out >= 0 && repeat.left_out() != left_out)
       findings.add(

@@ -403,7 +403,10 @@ constexpr const char* kDerived[] = {
 bool attribute(Job& job, Random& random, Mutant& mutant) {
   Place at;
   std::string name;
-  const auto has = [&](const Program&, const Op& op) { return op.attrs.has(name); };
+  const auto has = [&](const Program&, const Op& op) {
+    const bool own = op.is(ops::scale) && !op.attrs.has("axis");  // a number of the plan, and of its derivative
+    return op.attrs.has(name) && !(own && name == "factor");
+  };
   for (int attempt = 0; attempt < 20; attempt++) {
     name = kDerived[below(random, std::size(kDerived))];
     if (!pick(job, random, at, has)) continue;

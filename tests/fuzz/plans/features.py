@@ -3,6 +3,7 @@ optimizers, layouts of stages, random schedules, and losses. Their draws come fr
 rest of a case does not depend on them.
 """
 
+GATHERS = ("zero3", "fsdp", "small_whole")  # strategies that two slots at once cannot have
 TOKEN_MODELS = ("gpt", "llama", "mixtral", "moe", "own")
 
 
@@ -48,12 +49,15 @@ def add_documents(draw, case):
     if case["model"]["word"] == "own":
         case["model"]["options"]["documents"] = True
     for one in case["strategies"]:
-        if one["word"] == "context_parallel" and draw.chance(0.5):
+        if one["word"] == "context_parallel" and draw.chance(0.5) and not case["model"]["options"].get("drop") and \
+                not case["model"]["options"].get("dropout"):
             one["options"]["share"] = "documents"
 
 
 def add_masks(draw, case):
     parts = case["model"]["options"]
+    if any(name == "cp" and size > 1 for name, size in case["mesh"]):
+        return
     if case["model"]["word"] == "own" and draw.chance(0.15):
         parts["separate"] = True
         parts["rules"] = draw.one(", mask = nn.not_equal(batch.tokens, 3)", ", dropout = 0.2",
@@ -61,15 +65,22 @@ def add_masks(draw, case):
 
 
 def add_frozen(draw, case):
-    if draw.chance(0.15):
-        case["extras"]["frozen"] = '"' + draw.one(
-            "embed*", "block0.*", "*.bias", "*ln*", "head*", "*moe*", "*router*", "*proj*|*down*", "embed*|block0.*",
-            "block*", "*qkv*", "layer0.*", "*.weight") + '"'
-    elif draw.chance(0.15):
-        match = draw.one("block*.qkv|block*.proj", "block*", "*up|*down", "*proj", "layer*", "block*.q|block*.v|head*")
-        dropout = draw.one("", "", ", dropout = 0.2")
-        train = draw.one("", "", ', train = "head*"', ', train = "embed*|*ln*"')
+    """Freezes parameters, or trains adapters, of the library's models, whose names are known."""
+    word = case["model"]["word"]
+    if word not in ("gpt", "llama", "moe", "mixtral") or case["plan"]["steps"] > 20:  # adapters magnify rounding
+        return
+    tied, mlp = case["model"]["options"].get("tied"), "*.up*" if word in ("gpt", "llama") else "*moe*"
+    if draw.chance(0.2):
+        case["extras"]["frozen"] = '"' + draw.one("embed*", "block0.*", "*ln1*", "block*", "*qkv*", "*.proj*", mlp,
+                                                  "embed*|block0.*", "embed*|block0.qkv*|block0.ln1*") + '"'
+        if case["model"]["options"].get("aux") and case["extras"]["frozen"] == '"block*"':
+            del case["extras"]["frozen"]  # a balancing loss of frozen layers is refused
+    elif draw.chance(0.2):
+        match = draw.one("block*.qkv|block*.proj", "block*.qkv", "*.proj" if tied else "*.proj|head.logits")
+        dropout, train = draw.one("", "", ", dropout = 0.2"), draw.one("", "", ', train = "embed*|*ln*"')
         case["extras"]["lora"] = f'prun.lora {{ match = "{match}", rank = {draw.between(1, 4)}{dropout}{train} }}'
+        if case["model"]["options"].get("aux"):
+            del case["extras"]["lora"]
 
 
 OWN_OPTIMIZER = """prun.optimizer {{ name = "mine", lr = 0.02, weight_decay = 0.1, state = {{ "m", "v" }}{clip},
@@ -80,8 +91,10 @@ OWN_OPTIMIZER = """prun.optimizer {{ name = "mine", lr = 0.02, weight_decay = 0.
 
 
 def add_optimizer(draw, case):
-    if not draw.chance(0.25):
+    if case["model"]["word"] not in ("gpt", "llama", "moe", "mixtral") or not draw.chance(0.3):
         return
+    if "eval" in case:
+        case["eval"].pop("ema", None)
     clip, other = draw.one("", ", clip = 0.3"), draw.one("prun.sgd { lr = 0.1, momentum = 0.9 }", "prun.adamw { lr = 0.01, eps = 1e-3 }",
                                                            "prun.adafactor { lr = 0.01, eps = { 1e-3, 1e-3 } }")
     muon = f'prun.muon {{ lr = 0.02, adjust = "{draw.one("original", "match_rms_adamw", "spectral_unclamped")}"{clip} }}'
@@ -89,8 +102,7 @@ def add_optimizer(draw, case):
         f'prun.groups {{ {{ dims = 1, optimizer = {other} }}, {{ match = "embed*|head*", optimizer = {other} }}, {muon} }}',
         f'prun.groups {{ {{ dims = 1, optimizer = {other} }}, {{ match = "embed*|head*", optimizer = {other} }}, {muon} }}',
         OWN_OPTIMIZER.format(clip=clip),
-        f'prun.groups {{ {{ dims = 2, optimizer = prun.muon {{ lr = 0.02 }} }}, {other} }}',
-        f'prun.groups {{ {{ match = "*qkv*|*up*", lr = 0.5, decay = 0.2 }}, {{ dims = 1, decay = 0 }}, {other} }}')
+        f'prun.groups {{ {{ match = "*qkv*", lr = 0.5, decay = 0.2 }}, {{ dims = 1, decay = 0 }}, {other} }}')
     case["optimizer"] = {"word": "raw", "options": {"text": text}}
     for one in case["strategies"]:
         for name in [name for name in one["options"] if name.startswith("offload")]:
@@ -114,7 +126,7 @@ def add_stages(draw, case, chunks):
         options, names = one["options"], unit_names(case)
         if draw.chance(0.2) and chunks == 1:
             options["schedule"] = "random_order"
-        elif draw.chance(0.3) and options["schedule"] == "zb_v":
+        elif options["schedule"] == "zb_v" and not any(each["word"] in GATHERS for each in case["strategies"]):
             options["schedule"] = "dualpipe_v"
         stages = dict(case["mesh"])["pp"] * chunks
         if len(names) > 3 and draw.chance(0.3):
@@ -131,14 +143,14 @@ def add_losses(draw, case):
     if case["model"]["word"] != "own" or not draw.chance(0.25):
         return
     parts = case["model"]["options"]
-    parts["loss"] = draw.one("l2", "z", "smooth")
+    parts["loss"] = draw.one("l2", "z", "smooth") if parts["mlp"] not in ("moe", "moe_gated") else draw.one("z", "smooth")
 
 
 def add_recompute_stages(draw, case):
     if not any(name == "pp" for name, _ in case["mesh"]):
         return
     for one in case["strategies"]:
-        if one["word"] == "recompute" and draw.chance(0.3):
+        if one["word"] == "recompute" and one["options"].get("units") == ["embed"] and draw.chance(0.5):
             one["options"]["stages"] = [0]
 
 

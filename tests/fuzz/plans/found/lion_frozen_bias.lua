@@ -1,5 +1,5 @@
 -- 1 ranks
--- The proof aborted: it read the gradient of a frozen parameter, of which Lion would take the sign.
+-- The proof aborted, because it looked up the gradient of a frozen parameter for the sign that Lion takes.
 local prun = require "prun"
 local arg = prun.args { alone = false }
 
