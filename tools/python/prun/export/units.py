@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from .ops import Op
 from .trace import modules_of
 
+_ROLES = {"qkv", "q", "k", "v", "proj", "gate", "up", "down", "logits"}  # of lua/prun/strategies/tensor_parallel.lua
+
 
 @dataclass
 class Unit:
@@ -176,6 +178,7 @@ def _name_layers(unit: Unit, taken: set[str]) -> None:
         if op.layer:
             role = _role(op) if op.kind in ("linear", "qkv") else ""
             layer = re.sub(r"\W", "_", role or op.layer)
+            layer += "_" if layer in _ROLES and not role else ""  # a module's name, which means nothing to strategies
             op.name = _free(layer, taken)
 
 
