@@ -179,7 +179,8 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     Raises ExportError for each construct that a plan cannot express, with the file and line of the Python that does it.
     """
     capture.check_module(module)
-    example, divided = _several(example), set()
+    divided: set[Any] = set()
+    example = _several(example)
     builder, error = _recognised(module, example, divided)
     shorter = prefix.of_whole_samples(module, builder, example, error)
     if shorter is not None:

@@ -200,8 +200,8 @@ def _dims_text(dims: Any) -> str:
 def reduction(builder: Builder, node: Node) -> Op | None:
     """mean, sum, amax and the norm over dims."""
     if is_getitem(node) and node.args[1] == 0 and getattr(node.args[0], "target", None) is aten.max.dim:
-        (x, dim), keep = node.args[0].args[:2], shape_of(node.args[0].args[0])  # type: ignore[union-attr, arg-type]
-        kept = ", {{ keep = true }}" if len(keep) == len(shape_of(node)) else ""
+        x, dim = node.args[0].args[:2]  # type: ignore[union-attr]
+        kept = ", {{ keep = true }}" if len(shape_of(x)) == len(shape_of(node)) else ""  # type: ignore[arg-type]
         return builder.emit("max", f"nn.max({{0}}, {dim}{kept})", [operand(builder, x)], node, shape=shape_of(node))
     function = _REDUCTIONS.get(node.target)
     dims = node.args[1] if len(node.args) > 1 else None
