@@ -56,7 +56,8 @@ def _role(op: Op) -> str:
     if any(one.kind == "attention" for one in makers):
         return "proj"
     role = _gated_role(makers, users)
-    if role:
+    factors = [two for one in makers for two in through(one.inputs, False) if two.kind == "linear"]
+    if role and not (role == "down" and any(_role(two) == "down" for two in factors)):
         return role
     for one in users:
         if one.kind == "silu_mul" and of_layers(one):
