@@ -323,6 +323,16 @@ class Mistakes(Folders):
         self.refused("it has no optimizer state: its weights begin a run anew with init = prun.init.from { path = ", "plan.lua", "--resume", "runs")
 
 
+    def test_models_of_all_options_are_exported(self):
+        """An option that the description of an architecture does not mention is refused."""
+        for model in ("gpt", "llama", "mixtral"):
+            with self.subTest(model):
+                self.plan(f"{model} {{ vocab = 256, layers = 1, width = 8, heads = 2, context = 16 }}")
+                self.at("plan.lua").write_text(self.at("plan.lua").read_text().replace("  init = ", "  -- "))
+                run("plan.lua", "--checkpoint", model, cwd=self.folder)
+                run("ckpt", "export", model, "--format", "hf", "--out", f"{model}.hf", cwd=self.folder)
+                self.assertTrue(self.at(f"{model}.hf/config.json").exists())
+
     def test_configs_that_no_option_expresses(self):
         def refused(part, name, **config):
             self.importing(part, config={"architectures": [name + "ForCausalLM"], **config})

@@ -35,7 +35,6 @@ CASES = {
     "Summed": ("sum", "a sum instead of a mean", ".mean()"),
     "SummedLoss": ("mse_loss", "a sum instead of a mean", 'reduction="mean"'),
     "OtherLoss": ("dot", "prun has no such loss", "F.cross_entropy, F.mse_loss, a mean of numbers"),
-    "Padded": ("pad", "prun has no function for it", "pads with constants"),
     "Broadcasts": ("mse_loss", "shapes [4, 1] and [4, 4], which broadcast", "the result's shape"),
     "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),

@@ -266,7 +266,7 @@ class Rules(unittest.TestCase):
                 h = self.up(x.view(-1, 4, 2))
                 return F.mse_loss(self.last(self.attention(self.query.repeat(len(h), 1, 1), h, h)[0][:, 0]), y)
 
-        self.same(Pool(), self.rows(), 'q = nn.linear("q", ', 'k = nn.linear("k", up, 8), v = nn.linear("v", up, 8)')
+        self.same(Pool(), self.rows(), 'q = nn.linear("q", ', 'k = nn.linear("k", up_, 8), v = nn.linear("v", up_, 8)')
 
     def test_weights_of_another_form(self):
         """A weight on the left of a product, and one of a convolution that loses a dim and gets it back."""

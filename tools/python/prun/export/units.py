@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from .ops import Op
 from .trace import modules_of
 
+_ROLES = {"qkv", "q", "k", "v", "proj", "gate", "up", "down", "logits"}  # of lua/prun/strategies/tensor_parallel.lua
+
 
 @dataclass
 class Unit:
@@ -54,7 +56,8 @@ def _role(op: Op) -> str:
     if any(one.kind == "attention" for one in makers):
         return "proj"
     role = _gated_role(makers, users)
-    if role:
+    factors = [two for one in makers for two in through(one.inputs, False) if two.kind == "linear"]
+    if role and not (role == "down" and any(_role(two) == "down" for two in factors)):
         return role
     for one in users:
         if one.kind == "silu_mul" and of_layers(one):
@@ -176,6 +179,7 @@ def _name_layers(unit: Unit, taken: set[str]) -> None:
         if op.layer:
             role = _role(op) if op.kind in ("linear", "qkv") else ""
             layer = re.sub(r"\W", "_", role or op.layer)
+            layer += "_" if layer in _ROLES and not role else ""  # a module's name, which means nothing to strategies
             op.name = _free(layer, taken)
 
 

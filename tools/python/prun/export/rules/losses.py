@@ -216,10 +216,10 @@ def mean_squared_error(builder: Builder, node: Node) -> Op | None:
     # A target of one number a sample is a column in a plan.
     wanted = shape_of(source)[1:] or (1,)
     x = traced.follow(x)
-    shapes = (wanted, shape_of(source)[1:])
-    while x.target in RESHAPES and shape_of(x)[1:] not in shapes and isinstance(x.args[0], Node):
+    fitting = (wanted, shape_of(source)[1:])
+    while x.target in RESHAPES and shape_of(x)[1:] not in fitting and isinstance(x.args[0], Node):
         x = traced.follow(x.args[0])
-    if shape_of(x)[1:] not in shapes:
+    if shape_of(x)[1:] not in fitting:
         raise refuse(node, f"a result of shape {list(shape_of(x))} for a target of shape {list(shape_of(source))}",
                      "pass the target in the result's shape")
     name = builder.place(source, "y")
