@@ -95,6 +95,12 @@ void clear_left(std::vector<double>& found, const std::vector<double>& before, c
   }
 }
 
+// Fills an op's results, unless it reads them, so that an element that the op does not write is seen.
+void fill_results(OpList& list, const OpLine& op) {
+  for (const TensorId id : op.writes)
+    if (std::ranges::find(op.reads, id) == op.reads.end()) list.set(id, std::vector<double>(list.get(id).size(), 77));
+}
+
 }  // namespace
 
 bool on_tensor_cores(std::string_view kind) {
@@ -132,13 +138,12 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
   before.run();
   for (TensorId id : c.op.reads)
     for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
+  fill_results(slow, c.op);
   slow.run();
   for (int run = 0; run < options.runs; ++run) {
     if (run > 0)
       for (TensorId id : c.op.reads) fast.set(id, before.get(id));
-    for (TensorId id : c.op.writes)  // an op writes all of its results
-      if (std::ranges::find(c.op.reads, id) == c.op.reads.end())
-        fast.set(id, std::vector<double>(fast.get(id).size(), 77));
+    fill_results(fast, c.op);
     const std::vector<double> at_first = c.leaves ? fast.get(c.op.writes[0]) : std::vector<double>();
     fast.run();
     ASSERT_EQ(fast.written_beside(), "");
