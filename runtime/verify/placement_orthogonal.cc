@@ -113,6 +113,7 @@ void PlacementFlow::apply_update(OpContext& context) {
   for (const Segment& update : context.reads[0]) {
     const AxisPlacements& placements = on_axes(update.state.placement.by_axis);
     for (size_t a = 0; a < axes_.size(); a++) {
+      if (sizes_[a] == 1) continue;  // the axis of padding, which the update of any matrix may have
       const AxisPlacement& here = placements[a];
       const auto is_shard_here = [&](const Segment& segment) {
         const AxisPlacement& parameter = on_axes(segment.state.placement.by_axis)[a];
