@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "ir/carried.h"
 #include "ir/ops.h"
@@ -156,10 +157,59 @@ bool is_state(const Buffer& buffer) {
           buffer.role == Role::cache || buffer.role == Role::frozen || buffer.role == Role::buffer);
 }
 
+namespace {
+
+// A byte of a gradient. `padding`: an addition reads it before a microbatch writes it.
+struct SummedByte {
+  std::set<int> microbatches;
+  bool padding = false;
+  OpRef last;
+};
+
+// An op that adds a microbatch's gradient in place reads only operands that others read, too, so that Flow does not
+// miss it. Each byte of a gradient is therefore written in each microbatch of its buffer. (A repeat lists fewer.)
+void each_microbatch_is_added(const BodyView& body, Findings& findings) {
+  if (!body.is_step || body.body->repeat.times > 0) return;
+  for (const BufferId id : body.accesses.ids()) {
+    const Buffer& buffer = body.program->buffers[id];
+    if (buffer.role != Role::grad || !buffer.persistent) continue;
+    ByteMap<SummedByte> bytes;
+    std::set<int> all;
+    for (const Access& access : body.accesses[id]) {
+      const Op& op = body.op(access.op);
+      if (op.microbatch < 0 || op.phase != Phase::backward) continue;
+      if (access.write) all.insert(op.microbatch);
+      bytes.over(access.begin, access.end, [&](int64_t, int64_t, SummedByte& byte) {
+        if (access.write) {
+          byte.microbatches.insert(op.microbatch);
+          byte.last = access.op;
+        } else if (byte.microbatches.empty()) {
+          byte.padding = true;
+        }
+      });
+    }
+    bytes.each([&](int64_t begin, int64_t end, const SummedByte& byte) {
+      if (byte.padding || byte.microbatches.empty() || byte.microbatches == all) return;
+      const auto missing =
+          std::ranges::find_if(all, [&](int microbatch) { return !byte.microbatches.contains(microbatch); });
+      findings.add("lost gradient",
+                   fmt::format("{}no op adds the gradient of microbatch {} to bytes {}..{} of buffer '{}', which {} "
+                               "writes last",
+                               body.where(), *missing, begin, end, body.buffer_name(id), body.describe(byte.last)),
+                   body.op(byte.last).site);
+    });
+  }
+}
+
+}  // namespace
+
 void nothing_is_lost(const JobView& view, Findings& findings) {
   if (!has_model(*view.job)) return;
-  for (const BodyView& body : view.bodies)
-    if (!body.is_init) Flow(body).run(findings);
+  for (const BodyView& body : view.bodies) {
+    if (body.is_init) continue;
+    Flow(body).run(findings);
+    each_microbatch_is_added(body, findings);
+  }
 }
 
 namespace {
