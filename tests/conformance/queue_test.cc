@@ -323,6 +323,7 @@ TEST_F(Queue, TheCoreHandsThemOn) {
     all.run(call);
     call.counts = call.recv_counts = none;
     all.run(call);
+    cuda.synchronize(queue);  // the queue reads `mine` until then
     std::fill_n(mine, kItems, 0.0f);
     expect_ok(cuda.copy(mine, call.recv, (4 * r + 1) * sizeof(float), 4, queue), "a copy");
     cuda.synchronize(queue);
