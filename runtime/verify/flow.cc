@@ -166,8 +166,8 @@ struct SummedByte {
   OpRef last;
 };
 
-// An op that adds a microbatch's gradient in place reads only operands that others read, too, so that Flow does not
-// miss it. Each byte of a gradient is therefore written in each microbatch of its buffer. (A repeat lists fewer.)
+// Each microbatch writes each byte of a gradient. Flow cannot see that an op is missing that adds a gradient in place,
+// because other ops read all of its operands. Bodies with a repeat are not checked: they list fewer microbatches.
 void each_microbatch_is_added(const BodyView& body, Findings& findings) {
   if (!body.is_step || body.body->repeat.times > 0) return;
   for (const BufferId id : body.accesses.ids()) {

@@ -99,6 +99,34 @@ TEST(VerifyTraining, PaddingBetweenParametersStaysZero) {
   EXPECT_EQ(check(t), "");
 }
 
+// Two microbatches: the first writes the gradient, and the second adds to `added` in place.
+Training with_two_microbatches(int64_t first, int64_t floats) {
+  Training t;
+  const int added = t.tensor(1, first, floats);
+  t.step()[2].microbatch = 0;
+  Op add = t.step()[2];
+  add.reads = {t.y, t.w, added};
+  add.writes = {added};
+  add.microbatch = 1;
+  t.step().insert(t.step().begin() + 3, add);
+  return t;
+}
+
+TEST(VerifyTraining, EachMicrobatchAddsToEachGradient) {
+  EXPECT_EQ(check(with_two_microbatches(0, 16)), "");
+  EXPECT_EQ(
+      check(with_two_microbatches(0, 8)),
+      "lost gradient: no op adds the gradient of microbatch 1 to bytes 32..64 of buffer 'g', which add (backward, "
+      "compute#2, plan.lua:5) writes last");
+}
+
+TEST(VerifyTraining, AnAdditionMayCoverPadding) {
+  Training t = with_two_microbatches(0, 16);
+  t.program.init().streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{8});
+  t.step()[2].writes = {t.tensor(1, 0, 8)};
+  EXPECT_EQ(check(t), "");
+}
+
 // The state of two parameters of 8 elements in w, which `shards` ranks of dp share.
 void list_parameters(Training& t, const std::string& shard_axis = "") {
   for (int i = 0; i < 2; i++) {

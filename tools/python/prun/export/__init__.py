@@ -127,11 +127,11 @@ class Exported:
                 weight.restore(trained[name], own)  # type: ignore[arg-type]
 
 
-_SAMPLES = 5  # of an example of one sample, whose size of 1 would be that of many dims
+_SAMPLES = 5  # an example of one sample is repeated: its size of 1 would look like that of other dims
 
 
 def _several(example: Any) -> Any:
-    """Returns an example of one sample with several, as data have."""
+    """Repeats an example of one sample; returns any other example as it is."""
     tensors = [one for one in torch.utils._pytree.tree_leaves(example) if isinstance(one, Tensor)]
     if not tensors or any(one.dim() == 0 or one.shape[0] != 1 for one in tensors):
         return example
